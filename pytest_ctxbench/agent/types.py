@@ -1,0 +1,91 @@
+"""What crosses the borders of the agent loop: tools in, one measured conversation out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..usage import Usage
+
+__all__ = ["CallTool", "Conversation", "Limits", "ToolOutcome", "ToolSpec", "ToolTimeout"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """One MCP tool as listed: `input_schema` is its JSON schema, unchanged."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """What a tool call gave: the whole text, before the cut. `seconds` is the call, retries included."""
+
+    text: str
+    is_error: bool = False
+    seconds: float = 0.0
+    retries: int = 0
+
+
+class ToolTimeout(Exception):
+    """A tool call went past its deadline: a failed run (`tool_timeout`), not an error."""
+
+
+CallTool = Callable[[str, dict[str, Any]], Awaitable[ToolOutcome]]
+"""Raises `ToolTimeout` (failed run) or `errors.EndpointError` (harness error)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Design 1: the same in every condition."""
+
+    turn_cap: int = 40
+    result_chars: int = 8_000
+    search_result_chars: int = 32_000
+    tool_deadline_s: float = 1_800.0
+    model_timeout_s: float = 900.0
+    max_retries: int = 6
+    backoff_base_s: float = 1.0
+    backoff_cap_s: float = 60.0
+    retry_after_cap_s: float = 300.0
+
+
+@dataclass(slots=True)
+class Conversation:
+    """Everything measured so far; filled while the loop runs, so that it survives an exception.
+
+    `trace` rows: {turn, tool, args, result_chars, truncated, is_error, mcp_s}. `events` is the transcript as the
+    model saw it: JSON-ready dicts with at least {"type": "system"|"user"|"assistant"|"tool_call"|"tool_result"|
+    "retry"|"note", "turn": int, ...}.
+    """
+
+    usage: Usage = field(default_factory=Usage)
+    usage_incomplete: bool = False  # a call came back without token counts
+    cost_usd: float | None = 0.0  # None: unknown (some call had no token counts)
+    turns: int = 0
+    tool_calls: int = 0
+    hit_turn_cap: bool = False
+    stop_reason: str | None = None
+    final_answer: str | None = None
+    failure: str | None = None  # turn_cap | tool_timeout | provider_refusal | context_overflow | output_truncated
+    failure_detail: str | None = None
+    flags: list[str] = field(default_factory=list)  # e.g. tool_call_as_text, usage_missing
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    turn_times: list[dict[str, Any]] = field(default_factory=list)  # {turn, model_s, output_tokens}
+    model_time_s: float = 0.0
+    model_retries: int = 0
+    model_retry_backoff_s: float = 0.0
+    mcp_time_s: float = 0.0
+    mcp_retries: int = 0
+    temperature_requested: float | None = None
+    temperature_applied: float | None = None
+    effort_applied: str | None = None
+    max_tokens_applied: int | None = None
+    reasoning_mode: str | None = None
+    thinking_chars: int | None = None
+    resolved_model: str | None = None
+    dropped_parameters: list[str] = field(default_factory=list)

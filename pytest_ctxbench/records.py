@@ -1,0 +1,80 @@
+"""A run's identity and the shape of its record (design 7).
+
+A record is one JSON object, stored as `<out>/runs/<file stem>.json`: written once, atomically, when the run ends.
+It holds no score that cannot be recomputed from it. `RECORD_FIELDS` names every top-level key; a reader treats a
+missing key as unknown (None), so older records stay readable.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["CONDITIONS", "FAILURES", "RECORD_FIELDS", "SCHEMA_VERSION", "TASKS", "RunKey", "safe_id", "unsafe_id"]
+
+SCHEMA_VERSION = 1
+TASKS = ("r1", "r2", "a1")
+READ_TASKS = ("r1", "r2")
+CONDITIONS = ("baseline", "baseline_context")
+FAILURES = ("turn_cap", "tool_timeout", "provider_refusal", "context_overflow", "output_truncated")
+
+RECORD_FIELDS = (
+    "schema_version", "model", "label", "developer", "provider", "tier", "effort", "task", "condition", "run",
+    "reference", "attempt", "endpoint", "toolset", "tools_listed", "started_at", "wall_s",
+    # five token counts, plus what the provider called the total
+    "uncached_input", "cached_input", "cache_write", "output", "reasoning", "raw_total", "usage_incomplete",
+    "tool_calls", "turns", "turn_cap", "hit_turn_cap", "stop_reason", "model_time_s", "model_retries",
+    "model_retry_backoff_s", "mcp_time_s", "mcp_retries", "mcp_probe_ms", "temperature_requested",
+    "temperature_applied", "effort_applied", "reasoning_mode", "thinking_chars", "max_tokens_applied",
+    "dropped_parameters", "resolved_model", "price_per_mtok", "price_verified_live", "cost_usd",
+    # [{turn, tool, args, result_chars, truncated, is_error, mcp_s}] and [{turn, model_s, output_tokens}]
+    "trace", "turn_times", "flags", "final_answer",
+    # a1: [{"ACCOUNT_NAME", "REASON", ...}] or None when it could not be read; {before, after, delta} of table -> rows
+    "queue_rows", "source_integrity",
+    "failure", "failure_detail", "score", "error", "error_class", "fingerprint",
+)  # fmt: skip
+
+
+def safe_id(text: str) -> str:
+    """Path- and node-id-safe, reversibly: every character outside [A-Za-z0-9._-] becomes `=XX` per UTF-8 byte.
+
+    `/` alone is common in model ids and becomes `~`.
+    """
+    out = []
+    for ch in text:
+        if ch == "/":
+            out.append("~")
+        elif re.fullmatch(r"[A-Za-z0-9._-]", ch):
+            out.append(ch)
+        else:
+            out.append("".join(f"={b:02X}" for b in ch.encode()))
+    return "".join(out)
+
+
+def unsafe_id(text: str) -> str:
+    """The inverse of `safe_id`."""
+    raw = text.replace("~", "/")
+    return re.sub(
+        r"(?:=[0-9A-F]{2})+", lambda m: bytes.fromhex(m.group().replace("=", "")).decode(errors="replace"), raw
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RunKey:
+    """What makes a run this run. `run` counts from 1."""
+
+    model: str
+    effort: str
+    task: str
+    condition: str
+    run: int
+
+    @property
+    def stem(self) -> str:
+        """File name without suffix: `<model>@<effort>__<task>__<condition>__run<k>`."""
+        return f"{safe_id(self.model)}@{self.effort}__{self.task}__{self.condition}__run{self.run}"
+
+    @property
+    def item_id(self) -> str:
+        """The part in brackets of the pytest item: `gpt-6-sol-medium-baseline-run1`."""
+        return f"{safe_id(self.model)}-{self.effort}-{self.condition}-run{self.run}"
