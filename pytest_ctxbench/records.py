@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["CONDITIONS", "FAILURES", "RECORD_FIELDS", "SCHEMA_VERSION", "TASKS", "RunKey", "safe_id", "unsafe_id"]
+__all__ = ["CONDITIONS", "FAILURES", "RECORD_FIELDS", "SCHEMA_VERSION", "TASKS", "RunKey", "item_slug", "safe_id",
+           "unsafe_id"]  # fmt: skip
 
 SCHEMA_VERSION = 1
 TASKS = ("r1", "r2", "a1")
-READ_TASKS = ("r1", "r2")
 CONDITIONS = ("baseline", "baseline_context")
 FAILURES = ("turn_cap", "tool_timeout", "provider_refusal", "context_overflow", "output_truncated")
 
@@ -31,12 +31,12 @@ RECORD_FIELDS = (
     "trace", "turn_times", "flags", "final_answer",
     # a1: [{"ACCOUNT_NAME", "REASON", ...}] or None when it could not be read; {before, after, delta} of table -> rows
     "queue_rows", "source_integrity",
-    "failure", "failure_detail", "score", "error", "error_class", "fingerprint",
+    "failure", "failure_detail", "score", "error", "error_class", "fingerprint", "fingerprint_parts",
 )  # fmt: skip
 
 
 def safe_id(text: str) -> str:
-    """Path- and node-id-safe, reversibly: every character outside [A-Za-z0-9._-] becomes `=XX` per UTF-8 byte.
+    """Path-safe, reversibly: every character outside [A-Za-z0-9._-] becomes `=XX` per UTF-8 byte.
 
     `/` alone is common in model ids and becomes `~`.
     """
@@ -49,6 +49,11 @@ def safe_id(text: str) -> str:
         else:
             out.append("".join(f"={b:02X}" for b in ch.encode()))
     return "".join(out)
+
+
+def item_slug(model: str) -> str:
+    """A model id as pytest items spell it: what `-k` cannot take becomes `_`."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", model)
 
 
 def unsafe_id(text: str) -> str:
@@ -76,5 +81,9 @@ class RunKey:
 
     @property
     def item_id(self) -> str:
-        """The part in brackets of the pytest item: `gpt-6-sol-medium-baseline-run1`."""
-        return f"{safe_id(self.model)}-{self.effort}-{self.condition}-run{self.run}"
+        """The part in brackets of the pytest item: `gpt-6-sol-medium-baseline-run1`.
+
+        Only [A-Za-z0-9._-], so that `-k` and shells take it; the roster's reader refuses two models that would
+        share one.
+        """
+        return f"{item_slug(self.model)}-{self.effort}-{self.condition}-run{self.run}"

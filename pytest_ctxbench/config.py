@@ -1,0 +1,421 @@
+"""Reads a roster file (`config/models.yaml`, `config/local.yaml`) into one frozen `Bench`.
+
+A roster may say `extends: other.yaml`: its top-level keys then replace those of the other file, so that the local
+roster differs from the study in its models and in nothing else.
+
+Every complaint is a `ConfigError` of one line: file, key, what is wrong, what to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from .agent.types import Limits
+from .errors import ConfigError
+from .layout import Layout
+from .models import DIALECTS, EFFORT_LADDERS, Model, Price, RateCard
+from .records import CONDITIONS, item_slug
+
+__all__ = ["Bench", "Condition", "Service", "Task", "load_bench"]
+
+TIERS = ("economy", "mid", "frontier", "reference")
+#: Anthropic's five-minute cache writes cost 1.25x input, one-hour writes 2x (design 6, the vendor's price list).
+CACHE_WRITE_FACTOR = {"anthropic": (1.25, 2.0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task: `kind` is read or write; `prompt` and `system` are the texts; `golden` the file."""
+
+    name: str
+    kind: str
+    prompt: str
+    system: str
+    toolset: str
+    golden: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    name: str
+    toolset_suffix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Who serves models. `max_concurrency` is the most runs at once over all workers; None: no limit."""
+
+    name: str
+    provider: str
+    key_env: str | None
+    base_url: str | None
+    max_concurrency: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """All that a roster file says. `toolsets` maps a name to its op names, in order."""
+
+    path: Path
+    layout: Layout
+    models: tuple[Model, ...]
+    tasks: Mapping[str, Task]
+    conditions: Mapping[str, Condition]
+    services: Mapping[str, Service]
+    toolsets: Mapping[str, tuple[str, ...]]
+    runs: int
+    limits: Limits
+    plan_tasks: tuple[str, ...]
+    plan_conditions: tuple[str, ...]
+
+    def toolset(self, task: str, condition: str) -> tuple[str, tuple[str, ...]]:
+        """Name and ops of what a task may call under a condition."""
+        name = self.tasks[task].toolset + self.conditions[condition].toolset_suffix
+        return name, self.toolsets[name]
+
+    def lane(self, model: Model) -> str:
+        """What `max_concurrency` counts: the service, or the model itself when the entry has a limit of its own."""
+        return model.id if model.max_concurrency is not None else (model.service or model.provider)
+
+    def lane_cap(self, model: Model) -> int | None:
+        if model.max_concurrency is not None:
+            return model.max_concurrency
+        service = self.services.get(model.service or model.provider)
+        return service.max_concurrency if service else None
+
+
+def load_bench(path: Path, layout: Layout) -> Bench:
+    """Parse, validate and resolve a roster file and the texts that it names.
+
+    Raises `ConfigError`.
+    """
+    return _Reader(path, layout).bench()
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """PyYAML keeps the last of two equal keys without a word; here it is an error."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen: set[Any] = set()
+            for key_node, _ in node.value:
+                key = self.construct_object(key_node, deep=True)
+                if isinstance(key, str) and key in seen:
+                    raise ConfigError(
+                        f"{path}, line {key_node.start_mark.line + 1}: the key {key!r} is given twice; keep one"
+                    )
+                if isinstance(key, str):
+                    seen.add(key)
+            return cast("dict[Any, Any]", super().construct_mapping(node, deep))
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); name an existing file with --ctx-config"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    try:
+        data = yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise ConfigError(f"{path}{where}: broken YAML: {problem}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: must be a mapping with the keys models, plan, ...; it is {_kind(data)}")
+    return data
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "empty"
+    names = {
+        dict: "a mapping",
+        list: "a list",
+        str: "text",
+        bool: "true/false",
+        int: "a number",
+        float: "a number",
+    }
+    return names.get(type(value), type(value).__name__)
+
+
+class _Reader:
+    """Holds the file's name for messages while its parts are read."""
+
+    TOP = ("as_of", "extends", "plan", "limits", "toolsets", "tasks", "conditions", "services", "models", "defaults",
+           "notes")  # fmt: skip
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        self.path = path
+        self.layout = layout
+        self.data = self._merged(path, ())
+
+    def _merged(self, path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+        data = _parse(path)
+        for key in data:
+            if key not in self.TOP:
+                raise ConfigError(f"{path}: unknown key {key!r}; known are {', '.join(self.TOP)}")
+        base = data.pop("extends", None)
+        if base is None:
+            return data
+        target = (path.parent / str(base)).resolve()
+        if target in (*seen, path.resolve()):
+            raise ConfigError(f"{path}: extends {base!r} leads back to itself; remove one of the two")
+        return {**self._merged(target, (*seen, path.resolve())), **data}
+
+    def fail(self, where: str, problem: str) -> ConfigError:
+        return ConfigError(f"{self.path}: {where}: {problem}")
+
+    # -- typed access
+
+    def mapping(self, value: object, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.fail(where, f"must be a mapping; it is {_kind(value)}")
+        return {str(k): v for k, v in value.items()}
+
+    def names(self, value: object, where: str) -> tuple[str, ...]:
+        if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
+            raise self.fail(where, "must be a list of names")
+        if len(set(value)) != len(value):
+            raise self.fail(where, "names one thing twice")
+        return tuple(value)
+
+    def text(self, value: object, where: str) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise self.fail(where, f"must be text; it is {_kind(value)}")
+        return value
+
+    def whole(self, value: object, where: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.fail(where, f"must be a whole number of at least 1; it is {value!r}")
+        return value
+
+    def amount(self, value: object, where: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+            raise self.fail(where, f"must be a number of at least 0; it is {value!r}")
+        return float(value)
+
+    def known(self, entry: Mapping[str, object], allowed: tuple[str, ...], where: str) -> None:
+        for key in entry:
+            if key not in allowed:
+                raise self.fail(f"{where}.{key}", f"unknown key; known are {', '.join(allowed)}")
+
+    # -- parts
+
+    def bench(self) -> Bench:
+        for key in ("plan", "toolsets", "tasks", "conditions", "models"):
+            if key not in self.data:
+                raise self.fail(key, "is missing")
+        toolsets = {
+            name: self.names(ops, f"toolsets.{name}")
+            for name, ops in self.mapping(self.data["toolsets"], "toolsets").items()
+        }
+        tasks = {name: self._task(name, entry) for name, entry in self.mapping(self.data["tasks"], "tasks").items()}
+        conditions = {}
+        for name, entry in self.mapping(self.data["conditions"], "conditions").items():
+            entry = self.mapping(entry, f"conditions.{name}")
+            self.known(entry, ("toolset_suffix",), f"conditions.{name}")
+            conditions[name] = Condition(name, str(entry.get("toolset_suffix") or ""))
+        services = {
+            name: self._service(name, entry)
+            for name, entry in self.mapping(self.data.get("services") or {}, "services").items()
+        }
+        plan = self.mapping(self.data["plan"], "plan")
+        self.known(plan, ("tasks", "conditions", "runs"), "plan")
+        plan_tasks = self.names(plan.get("tasks"), "plan.tasks")
+        plan_conditions = self.names(plan.get("conditions", list(CONDITIONS)), "plan.conditions")
+        for name in plan_tasks:
+            if name not in tasks:
+                raise self.fail("plan.tasks", f"{name!r} is not in tasks ({', '.join(tasks)})")
+        for name in plan_conditions:
+            if name not in conditions:
+                raise self.fail("plan.conditions", f"{name!r} is not in conditions ({', '.join(conditions)})")
+        for task in plan_tasks:
+            for condition in plan_conditions:
+                wanted = tasks[task].toolset + conditions[condition].toolset_suffix
+                if wanted not in toolsets:
+                    raise self.fail("toolsets", f"{wanted!r} (task {task}, condition {condition}) is missing")
+        return Bench(
+            path=self.path,
+            layout=self.layout,
+            models=self._models(services),
+            tasks=tasks,
+            conditions=conditions,
+            services=services,
+            toolsets=toolsets,
+            runs=self.whole(plan.get("runs", 5), "plan.runs"),
+            limits=self._limits(),
+            plan_tasks=plan_tasks,
+            plan_conditions=plan_conditions,
+        )
+
+    def _limits(self) -> Limits:
+        entry = self.mapping(self.data.get("limits") or {}, "limits")
+        fields = {f.name: f for f in dataclasses.fields(Limits)}
+        values: dict[str, Any] = {}
+        for key, value in entry.items():
+            if key not in fields:
+                raise self.fail(f"limits.{key}", f"unknown key; known are {', '.join(fields)}")
+            whole = isinstance(fields[key].default, int)
+            values[key] = self.whole(value, f"limits.{key}") if whole else self.amount(value, f"limits.{key}")
+        return Limits(**values)
+
+    def _file(self, folder: Path, value: object, where: str) -> Path:
+        path = folder / self.text(value, where)
+        if not path.is_file():
+            raise self.fail(where, f"the file {path} does not exist")
+        return path
+
+    def _task(self, name: str, entry: object) -> Task:
+        where = f"tasks.{name}"
+        entry = self.mapping(entry, where)
+        self.known(entry, ("kind", "prompt", "system", "toolset", "golden"), where)
+        if entry.get("kind") not in ("read", "write"):
+            raise self.fail(f"{where}.kind", f"must be read or write; it is {entry.get('kind')!r}")
+        config = self.path.parent
+        if not (config / str(entry.get("prompt"))).is_file():
+            config = self.layout.config
+        texts = {}
+        for key in ("prompt", "system"):
+            file = self._file(config, entry.get(key), f"{where}.{key}")
+            texts[key] = file.read_text(encoding="utf-8")
+            if not texts[key].strip():
+                raise self.fail(f"{where}.{key}", f"the file {file} is empty")
+        golden = self.layout.goldens / self.text(entry.get("golden"), f"{where}.golden")
+        return Task(
+            name,
+            entry["kind"],
+            texts["prompt"],
+            texts["system"],
+            self.text(entry.get("toolset"), f"{where}.toolset"),
+            golden,
+        )
+
+    def _service(self, name: str, entry: object) -> Service:
+        where = f"services.{name}"
+        entry = self.mapping(entry, where)
+        self.known(entry, ("provider", "key_env", "base_url", "max_concurrency"), where)
+        if entry.get("provider") not in DIALECTS:
+            raise self.fail(
+                f"{where}.provider", f"must be one of {', '.join(DIALECTS)}; it is {entry.get('provider')!r}"
+            )
+        cap = entry.get("max_concurrency")
+        return Service(
+            name,
+            entry["provider"],
+            entry.get("key_env"),
+            entry.get("base_url"),
+            None if cap is None else self.whole(cap, f"{where}.max_concurrency"),
+        )
+
+    def _models(self, services: Mapping[str, Service]) -> tuple[Model, ...]:
+        entries = self.data["models"]
+        if not isinstance(entries, list) or not entries:
+            raise self.fail("models", "must be a list with at least one model")
+        defaults = self.mapping(self.data.get("defaults") or {}, "defaults")
+        models: list[Model] = []
+        for index, raw in enumerate(entries):
+            entry = {**defaults, **self.mapping(raw, f"models[{index}]")}
+            model_id = self.text(entry.get("id"), f"models[{index}].id")
+            model = self._model(model_id, entry, services)
+            if any(m.id == model.id for m in models):
+                raise self.fail(f"models[{index}]", f"the id {model.id!r} is given twice; keep one")
+            twin = next((m.id for m in models if item_slug(m.id) == item_slug(model.id)), None)
+            if twin is not None:
+                raise self.fail(
+                    f"models[{index}]", f"{model.id!r} and {twin!r} would share pytest item names; rename one"
+                )
+            models.append(model)
+        return tuple(models)
+
+    MODEL_KEYS = (
+        "id", "label", "developer", "provider", "service", "tier", "effort", "effort_levels", "price", "key_env",
+        "base_url", "max_tokens", "stream", "temperature", "thinking_budget", "max_concurrency", "reference",
+        "check_by_hand", "notes", "options",
+    )  # fmt: skip
+
+    def _model(self, model_id: str, entry: dict[str, Any], services: Mapping[str, Service]) -> Model:
+        where = f"models ({model_id})"
+        self.known(entry, self.MODEL_KEYS, where)
+        if model_id.endswith("latest"):
+            raise self.fail(where, "floating ids (ending in 'latest') are refused; name a fixed version")
+        service = None
+        if entry.get("service") is not None:
+            service = services.get(str(entry["service"]))
+            if service is None:
+                raise self.fail(f"{where}.service", f"{entry['service']!r} is not in services ({', '.join(services)})")
+        provider = entry.get("provider") or (service.provider if service else None)
+        if provider not in DIALECTS:
+            raise self.fail(f"{where}.provider", f"must be one of {', '.join(DIALECTS)}; it is {provider!r}")
+        ladder = EFFORT_LADDERS[provider]
+        levels = self.names(entry.get("effort_levels", list(ladder)), f"{where}.effort_levels")
+        effort = self.text(entry.get("effort", "default"), f"{where}.effort")
+        if effort not in levels:
+            raise self.fail(f"{where}.effort", f"{effort!r} is not offered; use one of {', '.join(levels)}")
+        tier = self.text(entry.get("tier"), f"{where}.tier")
+        if tier not in TIERS:
+            raise self.fail(f"{where}.tier", f"must be one of {', '.join(TIERS)}; it is {tier!r}")
+        temperature = entry.get("temperature", 0.0)
+        thinking = entry.get("thinking_budget")
+        cap = entry.get("max_concurrency")
+        for flag in ("stream", "reference"):
+            if not isinstance(entry.get(flag, False), bool):
+                raise self.fail(f"{where}.{flag}", f"must be true or false; it is {entry[flag]!r}")
+        return Model(
+            id=model_id,
+            label=self.text(entry.get("label"), f"{where}.label"),
+            developer=self.text(entry.get("developer"), f"{where}.developer"),
+            provider=provider,
+            tier=tier,
+            effort=effort,
+            price=self._price(entry.get("price"), provider, where),
+            effort_levels=levels,
+            service=service.name if service else "",
+            key_env=entry.get("key_env", service.key_env if service else None),
+            base_url=entry.get("base_url", service.base_url if service else None),
+            max_tokens=self.whole(entry.get("max_tokens", 16_384), f"{where}.max_tokens"),
+            stream=entry.get("stream", False),
+            temperature=None if temperature is None else self.amount(temperature, f"{where}.temperature"),
+            thinking_budget=None if thinking is None else self.whole(thinking, f"{where}.thinking_budget"),
+            max_concurrency=None if cap is None else self.whole(cap, f"{where}.max_concurrency"),
+            reference=entry.get("reference", False),
+            check_by_hand=tuple(str(c) for c in entry.get("check_by_hand") or ()),
+            notes=str(entry.get("notes") or ""),
+            options=self.mapping(entry.get("options") or {}, f"{where}.options"),
+        )
+
+    def _price(self, entry: object, provider: str, where: str) -> RateCard:
+        where = f"{where}.price"
+        if entry is None:
+            raise self.fail(where, "is missing; a model without a price does not start")
+        entry = self.mapping(entry, where)
+        above: list[tuple[int, Price]] = []
+        for index, raw in enumerate(entry.get("above") or ()):
+            step = self.mapping(raw, f"{where}.above[{index}]")
+            threshold = self.whole(step.pop("prompt_tokens", None), f"{where}.above[{index}].prompt_tokens")
+            if above and threshold <= above[-1][0]:
+                raise self.fail(f"{where}.above[{index}].prompt_tokens", "thresholds must rise")
+            above.append((threshold, self._one_price(step, provider, f"{where}.above[{index}]")))
+        base = {k: v for k, v in entry.items() if k != "above"}
+        return RateCard(self._one_price(base, provider, where), tuple(above))
+
+    def _one_price(self, entry: dict[str, Any], provider: str, where: str) -> Price:
+        self.known(entry, ("input", "cached_input", "output", "cache_write", "cache_write_1h"), where)
+        for key in ("input", "cached_input", "output"):
+            if key not in entry:
+                raise self.fail(f"{where}.{key}", "is missing (USD per million tokens)")
+        values = {k: self.amount(v, f"{where}.{k}") for k, v in entry.items()}
+        if provider in CACHE_WRITE_FACTOR:
+            short, long = CACHE_WRITE_FACTOR[provider]
+            values.setdefault("cache_write", values["input"] * short)
+            values.setdefault("cache_write_1h", values["input"] * long)
+        return Price(**values)
