@@ -1,0 +1,94 @@
+"""Which runs there are, in which order (design 1). Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .config import Bench
+from .errors import ConfigError
+from .models import Model
+from .records import RunKey
+
+__all__ = ["Plan", "PlannedRun", "Selection", "build_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The user's exact filters; empty means all. `effort` replaces every entry's own; `runs` the roster's number."""
+
+    models: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    runs: int | None = None
+    effort: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """`lane` is what a provider's cap counts; `exclusive` names what the run must have to itself (the queue)."""
+
+    key: RunKey
+    model: Model
+    lane: str
+    exclusive: str | None
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    runs: tuple[PlannedRun, ...]
+    models: tuple[Model, ...]
+    lane_caps: dict[str, int]
+
+    def of_task(self, task: str) -> tuple[PlannedRun, ...]:
+        return tuple(r for r in self.runs if r.key.task == task)
+
+
+def build_plan(bench: Bench, selection: Selection = Selection()) -> Plan:
+    """Every run, interleaved: run 1 of every model, task and condition, then run 2, ...
+
+    So both conditions of a cell stand next to each other, drift of network and providers falls on both alike, and
+    a session that is stopped half-way leaves the same number of runs everywhere. Raises `ConfigError` for a name
+    that the roster does not have and for an effort that a selected model does not support.
+    """
+    ids = [m.id for m in bench.models]
+    _refuse_unknown("--ctx-model", selection.models, ids, "the roster")
+    _refuse_unknown("--ctx-task", selection.tasks, bench.tasks, "the roster's tasks")
+    _refuse_unknown("--ctx-condition", selection.conditions, bench.conditions, "the roster's conditions")
+    models = tuple(m for m in bench.models if not selection.models or m.id in selection.models)
+    if selection.effort is not None:
+        refused = [m.id for m in models if selection.effort not in m.effort_levels]
+        if refused:
+            raise ConfigError(
+                f"--ctx-effort {selection.effort}: not supported by {', '.join(refused)}; "
+                "leave these out with --ctx-model or choose another effort"
+            )
+    tasks = [t for t in (selection.tasks or bench.plan_tasks)]
+    tasks = [t for t in bench.tasks if t in tasks]
+    conditions = [c for c in bench.conditions if c in (selection.conditions or bench.plan_conditions)]
+    for task in tasks:
+        for condition in conditions:
+            wanted = bench.tasks[task].toolset + bench.conditions[condition].toolset_suffix
+            if wanted not in bench.toolsets:
+                raise ConfigError(f"{bench.path}: toolsets: {wanted!r} (task {task}, condition {condition}) is missing")
+    runs: list[PlannedRun] = []
+    for number in range(1, (selection.runs or bench.runs) + 1):
+        for model in models:
+            for task in tasks:
+                for condition in conditions:
+                    key = RunKey(model.id, selection.effort or model.effort, task, condition, number)
+                    exclusive = "REVIEW_QUEUE" if bench.tasks[task].kind == "write" else None
+                    runs.append(PlannedRun(key, model, bench.lane(model), exclusive, len(runs)))
+    caps = {bench.lane(m): cap for m in models if (cap := bench.lane_cap(m)) is not None}
+    return Plan(tuple(runs), models, caps)
+
+
+def _refuse_unknown(option: str, asked: Sequence[str], known: Iterable[str], where: str) -> None:
+    names = list(known)
+    for name in asked:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names)}"
+            raise ConfigError(f"{option} {name}: is not in {where}; {hint}")

@@ -1,0 +1,179 @@
+"""The records on disk (design 7).
+
+What identifies a record: its `RunKey`, which is its file name. What is stored once: `runs/<stem>.json`, written
+when the run ends, and `transcripts/<stem>.json.gz`, written just before it, so that a record never points at a
+transcript that is not there. How it is verified: a record must parse, carry its own key and a schema version; what
+does not is set aside as `<name>.corrupt` and its run is pending again. An earlier attempt that ended in an error
+moves to `attempts/` when the next one is stored. Nothing is ever deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import ConfigError, HarnessError
+from .records import SCHEMA_VERSION, RunKey
+
+__all__ = ["RecordStore", "write_atomically"]
+
+_KEY_FIELDS = ("model", "effort", "task", "condition", "run")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """All or nothing, also when the process is killed or the disk is full: a file beside it, synced, then renamed.
+
+    Raises `HarnessError` (class `disk`, stops nothing by itself) when the bytes cannot be stored.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if temporary.stat().st_size != len(data):
+            raise OSError(f"only {temporary.stat().st_size} of {len(data)} bytes were stored")
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise HarnessError(f"{path}: cannot be written ({error.strerror or error})", error_class="disk") from None
+
+
+def _json_bytes(value: object) -> bytes:
+    """ASCII JSON: control characters and lone surrogates that models write stay escaped."""
+    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+@dataclass(slots=True)
+class RecordStore:
+    """`out` is the session's output folder. `warnings` collects one line for each file that was set aside."""
+
+    out: Path
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> Path:
+        return self.out / "runs"
+
+    def path(self, key: RunKey) -> Path:
+        return self.runs / f"{key.stem}.json"
+
+    def transcript_path(self, key: RunKey) -> Path:
+        return self.out / "transcripts" / f"{key.stem}.json.gz"
+
+    def load(self, key: RunKey) -> dict[str, Any] | None:
+        """The record, also one that ended in an error; None when there is none (or it was damaged)."""
+        return self._read(self.path(key), key)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Every readable record in the folder, by file name."""
+        for path in sorted(self.runs.glob("*.json")) if self.runs.is_dir() else ():
+            record = self._read(path, None)
+            if record is not None:
+                yield record
+
+    def _read(self, path: Path, key: RunKey | None) -> dict[str, Any] | None:
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror}); mend its permissions") from None
+        problem = None
+        record: Any = None
+        try:
+            record = json.loads(raw)
+        except ValueError:
+            problem = "is empty" if not raw.strip() else "is not one whole JSON document"
+        if problem is None:
+            if not isinstance(record, dict) or any(f not in record for f in (*_KEY_FIELDS, "schema_version")):
+                problem = "lacks the fields of a record"
+            elif not isinstance(record["schema_version"], int) or record["schema_version"] > SCHEMA_VERSION:
+                raise ConfigError(
+                    f"{path}: was written by a newer version (schema {record['schema_version']!r}, this one knows "
+                    f"{SCHEMA_VERSION}); update pytest-ctxbench or use another --ctx-out"
+                )
+            else:
+                own = key_of(record)
+                if own is None or f"{own.stem}.json" != path.name or (key is not None and own != key):
+                    problem = "holds the record of another run"
+        if problem is None:
+            return record  # type: ignore[no-any-return]
+        aside = path.with_name(path.name + ".corrupt")
+        while aside.exists():
+            aside = aside.with_name(aside.name + "~")
+        with contextlib.suppress(FileNotFoundError):  # another process was first
+            os.replace(path, aside)
+            self.warnings.append(f"{path} {problem}; set aside as {aside.name}, the run is pending again")
+        return None
+
+    def save(self, key: RunKey, record: dict[str, Any], transcript: list[dict[str, Any]]) -> None:
+        """Store transcript and record, the record last. A former attempt moves to `attempts/`."""
+        former = self.load(key)
+        if former is not None:
+            attempts = self.out / "attempts"
+            attempts.mkdir(parents=True, exist_ok=True)
+            name = f"{key.stem}.attempt{former.get('attempt') or 1}"
+            for path, suffix in ((self.path(key), ".json"), (self.transcript_path(key), ".transcript.json.gz")):
+                with contextlib.suppress(FileNotFoundError):
+                    # Link, not move: the former record stays in its place until the new one replaces it.
+                    target = attempts / (name + suffix)
+                    target.unlink(missing_ok=True)
+                    os.link(path, target)
+        write_atomically(self.transcript_path(key), gzip.compress(_json_bytes(transcript), mtime=0))
+        write_atomically(self.path(key), _json_bytes(record))
+
+    def transcript(self, key: RunKey) -> list[dict[str, Any]] | None:
+        try:
+            value = json.loads(gzip.decompress(self.transcript_path(key).read_bytes()))
+        except (FileNotFoundError, OSError, EOFError, ValueError):
+            return None
+        return value if isinstance(value, list) else None
+
+    def archive(self, keys: list[RunKey], stamp: str) -> int:
+        """Move these runs' files to `archive/<stamp>/` (`--ctx-fresh`); the number of records moved."""
+        moved = 0
+        for key in keys:
+            for path in (self.path(key), self.transcript_path(key)):
+                target = self.out / "archive" / stamp / path.parent.name / path.name
+                if path.exists():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(path, target)
+                    moved += path.parent == self.runs
+        return moved
+
+    def sweep(self) -> None:
+        """Remove temporary files of writers that were killed (nothing was ever renamed from them)."""
+        for folder in (self.runs, self.out / "transcripts", self.out):
+            for path in folder.glob(".*.tmp") if folder.is_dir() else ():
+                match = re.fullmatch(r"\..+\.(\d+)\.[0-9a-f]{8}\.tmp", path.name)
+                if match and not _alive(int(match.group(1))):
+                    path.unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def key_of(record: dict[str, Any]) -> RunKey | None:
+    """The record's own key; None when its fields are not of the right types."""
+    values = [record.get(f) for f in _KEY_FIELDS]
+    if all(isinstance(v, str) for v in values[:4]) and isinstance(values[4], int):
+        return RunKey(*values)  # type: ignore[arg-type]
+    return None
