@@ -1,0 +1,202 @@
+"""The HTTP client under the MCP session and the REST client: credentials, proxies, and what became of a request.
+
+The MCP SDK hides HTTP status codes and turns a refused connection and a lost answer into the same error; whether a
+write may be repeated depends on exactly that difference. `ObservedClient` notes it per request in the `Exchange` of
+the context that caused the request.
+
+Imports httpx2 at the top: import this module inside functions.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+from urllib.request import getproxies, proxy_bypass
+
+import httpx2
+
+__all__ = ["Exchange", "HttpContext", "ObservedClient", "Target", "make_client", "observe", "reason_of", "root_cause"]
+
+HttpContext = ssl.SSLContext | Callable[[], ssl.SSLContext] | None
+
+_EXCHANGE: ContextVar[Exchange | None] = ContextVar("ctxbench_http_exchange", default=None)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What became of the first POST of a context (redirects followed).
+
+    `started`: it was handed to the client. `status`: of the answer, None without one. `error`: what the client
+    raised before an answer came. `retry_after`: seconds that the server asked to wait.
+    """
+
+    started: bool = False
+    status: int | None = None
+    error: Exception | None = None
+    retry_after: float | None = None
+    session_id: str | None = None
+
+    @property
+    def never_sent(self) -> bool:
+        """True only when no byte of the request can have reached the server."""
+        if self.status is not None:
+            return False
+        return isinstance(self.error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+
+    @property
+    def settled(self) -> bool:
+        return self.error is not None or (self.status is not None and not 300 <= self.status < 400)
+
+
+@contextmanager
+def observe() -> Iterator[Exchange]:
+    """An `Exchange` for the requests that this context and the tasks started from it send."""
+    exchange = Exchange()
+    token = _EXCHANGE.set(exchange)
+    try:
+        yield exchange
+    finally:
+        _EXCHANGE.reset(token)
+
+
+class ObservedClient(httpx2.AsyncClient):
+    """An `AsyncClient` that fills the context's `Exchange`; behaves the same otherwise."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        exchange = _EXCHANGE.get()
+        # The first POST is the call itself; later ones are courtesy notices of the same context.
+        if exchange is None or request.method != "POST" or exchange.settled:
+            return await super().send(request, **options)
+        exchange.started = True
+        try:
+            response = await super().send(request, **options)
+        except Exception as error:
+            exchange.error = error
+            raise
+        exchange.status = response.status_code
+        exchange.session_id = response.headers.get("mcp-session-id")
+        exchange.retry_after = _seconds(response.headers.get("retry-after"))
+        return response
+
+
+def _seconds(header: str | None) -> float | None:
+    """`Retry-After` in its form of whole seconds; a date is not worth a clock comparison here."""
+    return float(header) if header is not None and header.strip().isdigit() else None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Target:
+    """Where to and as whom. `url` never holds credentials; `repr` shows the URL alone."""
+
+    url: str
+    user: str
+    password: str
+
+    @classmethod
+    def of(cls, url: str, user: str, password: str) -> Target:
+        """Credentials inside the URL are used when none are given, and removed from it either way.
+
+        Raises `ValueError` (one line, without the URL's credentials) when the URL is not an http(s) one.
+        """
+        try:
+            parsed = httpx2.URL(url.strip())
+        except (httpx2.InvalidURL, ValueError, TypeError):
+            raise ValueError("is not a URL") from None
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ValueError("is not an http:// or https:// URL")
+        if not user and not password:
+            user, password = parsed.username, parsed.password
+        return cls(str(parsed.copy_with(userinfo=b"", fragment=None)), user, password)
+
+    def __repr__(self) -> str:
+        return f"Target({self.url!r})"
+
+    @property
+    def shown(self) -> str:
+        """The URL as messages show it: no query, which may hold a key."""
+        return str(httpx2.URL(self.url).copy_with(query=None))
+
+    @property
+    def loopback(self) -> bool:
+        host = httpx2.URL(self.url).host
+        if host == "localhost" or host.endswith(".localhost"):
+            return True
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+    def redact(self, text: str) -> str:
+        """`text` without the password, plain, URL-quoted or as the Basic header carries it."""
+        if len(self.password) < 3:  # nothing that could be told apart from ordinary text
+            return text
+        basic = b64encode(f"{self.user}:{self.password}".encode()).decode()
+        for secret in sorted({basic, quote(self.password, safe=""), self.password}, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text
+
+
+def make_client(
+    target: Target, *, connect_timeout_s: float, read_timeout_s: float | None, http_context: HttpContext = None
+) -> ObservedClient:
+    """A client for one target with HTTP Basic; the caller closes it.
+
+    `read_timeout_s` None leaves time limits to the caller. `http_context` is the TLS context to share (loading the CA
+    bundle costs 20 ms). Proxies of the environment serve every target but loopback ones.
+    """
+    url = httpx2.URL(target.url)
+    verify: ssl.SSLContext | bool
+    if url.scheme == "http":
+        verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # never used; saves loading the CA bundle
+    elif http_context is None:
+        verify = True
+    else:
+        verify = http_context if isinstance(http_context, ssl.SSLContext) else http_context()
+    timeout = httpx2.Timeout(connect_timeout_s, read=read_timeout_s, write=max(60.0, connect_timeout_s), pool=None)
+    auth = httpx2.BasicAuth(target.user, target.password) if target.user or target.password else None
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=4.0)
+    proxies = getproxies()
+    proxied = bool(proxies.get(url.scheme) or proxies.get("all")) and not proxy_bypass(url.host)
+    if proxied and not target.loopback:
+        return ObservedClient(auth=auth, timeout=timeout, verify=verify, limits=limits)
+    # A call may be silent for half an hour: only keep-alive probes tell a slow server from a vanished one.
+    transport = httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits, socket_options=_KEEP_ALIVE)
+    return ObservedClient(auth=auth, timeout=timeout, transport=transport, trust_env=False)
+
+
+def _keep_alive() -> list[tuple[int, int, int]]:
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPALIVE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 6)):
+        if hasattr(socket, name):  # TCP_KEEPALIVE is the macOS spelling of TCP_KEEPIDLE
+            options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
+    return options
+
+
+_KEEP_ALIVE = _keep_alive()
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The first real error inside nested exception groups; a cancellation only when there is nothing else."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    causes = [root_cause(inner) for inner in error.exceptions]
+    return next((cause for cause in causes if isinstance(cause, Exception)), causes[0])
+
+
+def reason_of(error: BaseException) -> str:
+    """One short phrase for a message: what the transport says, or the error's kind when it says nothing."""
+    text = " ".join(str(error).split())
+    kind = type(error).__name__
+    if isinstance(error, httpx2.ConnectTimeout):
+        return "no connection in time"
+    if isinstance(error, TimeoutError | httpx2.TimeoutException):
+        return "no answer in time"
+    return f"{kind}: {text}"[:300] if text else kind
