@@ -44,9 +44,9 @@ def find_layout(start: Path | None = None) -> Layout:
     """
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents, Path(__file__).resolve().parents[1]):
-        if (folder / "config" / "rubric.yaml").is_file() and (folder / "setup" / "context").is_dir():
+        if (folder / "config" / "models.yaml").is_file():
             return Layout(folder)
     raise ConfigError(
-        f"no benchmark project at or above {here}: config/rubric.yaml and setup/context/ are missing; "
+        f"no benchmark project at or above {here}: config/models.yaml is missing; "
         "run this inside a checkout of pytest-ctxbench"
     )

@@ -1,1 +1,27 @@
-"""The pytest plugin: hooks declare and forward."""
+"""The pytest plugin: hooks declare and forward. All work is in `session.BenchSession`, imported when it is used."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import options
+
+__all__: list[str] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from . import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "ctxbench(task): one item for every planned run of a task of the roster")
+    if options.is_enabled(config) and not config.option.help:
+        from .session import register
+
+        register(config)

@@ -1,0 +1,86 @@
+"""What a session leaves behind: the CSVs and the summary, made from the records on disk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from .errors import HarnessError
+from .plan import PlannedRun
+from .runner import score_record
+from .store import write_atomically
+
+if TYPE_CHECKING:
+    from .session import BenchSession
+
+__all__ = ["write_results"]
+
+
+def write_results(session: BenchSession, planned: list[PlannedRun], skipped: dict[PlannedRun, str]) -> list[str]:
+    """Write runs_raw.csv, matrix.csv and summary.md from every record in the folder; the lines for the terminal.
+
+    Scores are recomputed from the saved answers and queue snapshots, so that they always follow the scorers at hand.
+    """
+    from . import aggregate, summary, timing
+
+    out = session.settings.out
+    records = [r for r in session.store.records() if r["task"] in session.bench.tasks]
+    norm = timing.norm_times(records)
+    rows = []
+    for record in records:
+        row = aggregate.flatten(record, score_record(record, session.context))
+        row["norm_time_s"] = norm.get(_stem(record))
+        rows.append(row)
+    lines: list[str] = []
+    if rows:
+        runs = aggregate.runs_table(rows)
+        matrix = aggregate.matrix(runs)
+        try:
+            aggregate.write_runs_raw(runs, out / "runs_raw.csv")
+            aggregate.write_matrix(matrix, out / "matrix.csv")
+        except OSError as error:
+            raise HarnessError(f"{out}: cannot be written ({error.strerror})", error_class="disk") from None
+        digest = summary.summarise(runs)
+        write_atomically(out / "summary.md", summary.markdown(digest).encode("utf-8", "replace"))
+        lines += summary.terminal_lines(digest)
+    lines += _what_is_left(session, planned, skipped)
+    if rows:
+        lines.append(f"{len(rows)} records in {out}: runs_raw.csv, matrix.csv, summary.md")
+    return lines
+
+
+def _stem(record: dict[str, Any]) -> str:
+    from .store import key_of
+
+    key = key_of(record)
+    return key.stem if key is not None else ""
+
+
+def _what_is_left(session: BenchSession, planned: list[PlannedRun], skipped: dict[PlannedRun, str]) -> list[str]:
+    """Runs without a score, apart by reason: lacking a key, left pending, ended in an error, never run."""
+    lines = []
+    keyless: Counter[str] = Counter()
+    pending: dict[str, list[str]] = {}
+    for run in planned:
+        if session.finished(run) is not None:
+            continue
+        reason = skipped.get(run)
+        if reason is not None and not reason.startswith("left pending"):
+            keyless[reason] += 1
+            continue
+        if reason is None:
+            record = session.store.load(run.key)
+            reason = f"ended in an error ({record['error_class']})" if record is not None else "did not run"
+        elif "budget" in reason:
+            reason = f"left pending: the budget of ${session.settings.budget_usd:.2f} does not reach for them"
+        pending.setdefault(reason, []).append(f"{run.key.task} {run.key.item_id}")
+    for reason, count in keyless.items():
+        lines.append(f"skipped: {count} runs: {reason}")
+    for reason, names in pending.items():
+        lines.append(f"not measured: {len(names)} runs: {reason}")
+        lines += [f"  {name}" for name in names[:10]]
+        if len(names) > 10:
+            lines.append(f"  ... and {len(names) - 10} more")
+    if pending:
+        lines.append("the next session with the same --ctx-out goes on with them")
+    return lines

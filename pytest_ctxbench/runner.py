@@ -1,0 +1,197 @@
+"""One planned run + what it needs -> one record. No pytest here."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from .agent.loop import run_conversation
+from .agent.types import Conversation, ToolOutcome
+from .config import Bench
+from .errors import EndpointError, HarnessError
+from .local.tool_names import listed_tool_name
+from .mcp_session import McpSession, compare_tools
+from .plan import PlannedRun
+from .records import SCHEMA_VERSION
+from .scoring import Score, score_run
+from .scoring.rubric import Rubric
+
+if TYPE_CHECKING:
+    from .agent.dialects import HttpPool
+    from .budget import Budget
+    from .verifier import Verifier
+
+__all__ = ["RunContext", "execute", "score_record"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What every run of a session shares. `goldens` maps a task to its rows; `fingerprints` as in `fingerprint`."""
+
+    bench: Bench
+    endpoint: str
+    goldens: Mapping[str, Sequence[Mapping[str, str]]]
+    rubric: Rubric
+    fingerprints: Mapping[tuple[str, str], tuple[str, dict[str, str]]]
+
+
+def score_record(record: Mapping[str, Any], context: RunContext) -> Score | None:
+    """The score, recomputed from what the record saved; None for a run that ended in an error."""
+    if record.get("error") is not None:
+        return None
+    return score_run(
+        record["task"],
+        golden=context.goldens[record["task"]],
+        answer=record.get("final_answer"),
+        queue_rows=record.get("queue_rows"),
+        trace=record.get("trace") or (),
+        source_integrity=record.get("source_integrity"),
+        failure=record.get("failure"),
+        hit_turn_cap=bool(record.get("hit_turn_cap")),
+        rubric=context.rubric,
+    )
+
+
+async def execute(
+    planned: PlannedRun,
+    context: RunContext,
+    *,
+    session: McpSession,
+    verifier: Verifier | None,
+    http: HttpPool,
+    budget: Budget,
+    api_key: str | None,
+    base_url: str | None,
+    attempt: int,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Run one conversation and read back what it left behind: (record, transcript).
+
+    `verifier` is given for write tasks, whose queue was reset before. A `HarnessError` ends in a record with `error`
+    and `error_class` that keeps all that was measured. Raises `BudgetExhausted` (nothing to store; what was spent is
+    settled) and whatever stops the process.
+    """
+    key, model, bench = planned.key, planned.model, context.bench
+    task = bench.tasks[key.task]
+    toolset, ops = bench.toolset(key.task, key.condition)
+    fingerprint, parts = context.fingerprints[key.task, key.condition]
+    conversation = Conversation()
+    started_at, started = datetime.now(UTC), time.perf_counter()
+    before: dict[str, int] | None = None
+    after: dict[str, int] | None = None
+    queue_rows: list[dict[str, Any]] | None = None
+    error: HarnessError | None = None
+    writes = {listed_tool_name("execute_insert")}
+
+    async def call_tool(name: str, arguments: dict[str, Any]) -> ToolOutcome:
+        repeatable = not any(name == w or name.endswith(w) for w in writes)
+        return await session.call(name, arguments, repeatable=repeatable)
+
+    try:
+        try:
+            difference = compare_tools([t.name for t in session.tools], [listed_tool_name(op) for op in ops])
+            if difference:
+                raise EndpointError(
+                    f"the endpoint does not offer exactly the toolset {toolset}: {difference}",
+                    error_class="mcp_toolset",
+                )
+            if verifier is not None:
+                before = await verifier.source_counts()
+            await run_conversation(
+                conversation,
+                model=dataclasses.replace(model, effort=key.effort),
+                system=task.system,
+                prompt=task.prompt,
+                tools=session.tools,
+                call_tool=call_tool,
+                limits=bench.limits,
+                api_key=api_key,
+                base_url=base_url,
+                before_call=budget.reserver(key.stem, lambda: conversation.cost_usd or 0.0),
+                http=http,
+            )
+        except HarnessError as raised:
+            error = raised
+        wall_s = time.perf_counter() - started
+        if verifier is not None and before is not None:
+            try:
+                queue_rows = (await verifier.snapshot()).rows
+                after = await verifier.source_counts()
+            except HarnessError as raised:
+                error = error or raised
+    finally:
+        budget.settle(key.stem, conversation.cost_usd or 0.0)
+    record: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "model": key.model,
+        "label": model.label,
+        "developer": model.developer,
+        "provider": model.provider,
+        "tier": model.tier,
+        "effort": key.effort,
+        "task": key.task,
+        "condition": key.condition,
+        "run": key.run,
+        "reference": model.reference,
+        "attempt": attempt,
+        "endpoint": context.endpoint,
+        "toolset": toolset,
+        "tools_listed": [t.name for t in session.tools],
+        "started_at": started_at.isoformat(timespec="milliseconds"),
+        "wall_s": round(wall_s, 6),
+        "uncached_input": conversation.usage.uncached_input,
+        "cached_input": conversation.usage.cached_input,
+        "cache_write": conversation.usage.cache_write,
+        "output": conversation.usage.output,
+        "reasoning": conversation.usage.reasoning,
+        "raw_total": conversation.usage.raw_total,
+        "usage_incomplete": conversation.usage_incomplete,
+        "tool_calls": conversation.tool_calls,
+        "turns": conversation.turns,
+        "turn_cap": bench.limits.turn_cap,
+        "hit_turn_cap": conversation.hit_turn_cap,
+        "stop_reason": conversation.stop_reason,
+        "model_time_s": round(conversation.model_time_s, 6),
+        "model_retries": conversation.model_retries,
+        "model_retry_backoff_s": round(conversation.model_retry_backoff_s, 6),
+        "mcp_time_s": round(conversation.mcp_time_s, 6),
+        "mcp_retries": conversation.mcp_retries,
+        "mcp_probe_ms": round(session.probe_ms, 3),
+        "temperature_requested": conversation.temperature_requested,
+        "temperature_applied": conversation.temperature_applied,
+        "effort_applied": conversation.effort_applied,
+        "reasoning_mode": conversation.reasoning_mode,
+        "thinking_chars": conversation.thinking_chars,
+        "max_tokens_applied": conversation.max_tokens_applied,
+        "dropped_parameters": conversation.dropped_parameters,
+        "resolved_model": conversation.resolved_model,
+        "price_per_mtok": dataclasses.asdict(model.price),
+        "price_verified_live": None,
+        "cost_usd": conversation.cost_usd,
+        "trace": conversation.trace,
+        "turn_times": conversation.turn_times,
+        "flags": conversation.flags,
+        "final_answer": conversation.final_answer,
+        "queue_rows": queue_rows,
+        "source_integrity": None if before is None else _integrity(before, after),
+        "failure": conversation.failure,
+        "failure_detail": conversation.failure_detail,
+        "score": None,
+        "error": None if error is None else str(error),
+        "error_class": None if error is None else error.error_class,
+        "stops_model": error is not None and error.stops_model,
+        "fingerprint": fingerprint,
+        "fingerprint_parts": parts,
+    }
+    score = score_record(record, context)
+    record["score"] = None if score is None else score.to_json()
+    return record, conversation.events
+
+
+def _integrity(before: dict[str, int], after: dict[str, int] | None) -> dict[str, Any]:
+    """Row counts around the run; `delta` only names tables that changed, None when they could not be read."""
+    delta = None if after is None else {t: after[t] - n for t, n in before.items() if after[t] != n}
+    return {"before": before, "after": after, "delta": delta}

@@ -1,0 +1,11 @@
+"""R1: which High-priority accounts are in poor health, and is each CRITICAL one eligible for review?"""
+
+import pytest
+
+from pytest_ctxbench.record_view import RunResult
+
+
+@pytest.mark.ctxbench(task="r1")
+def test_r1(ctx_record: RunResult) -> None:
+    assert ctx_record.failed_run is None, ctx_record.explanation
+    assert ctx_record.correctness >= ctx_record.needed, ctx_record.explanation
