@@ -110,6 +110,11 @@ class ToolsetDifference:
     def __bool__(self) -> bool:
         return bool(self.missing or self.extra)
 
+    def __str__(self) -> str:
+        parts = [f"missing {', '.join(self.missing)}"] if self.missing else []
+        parts += [f"not asked for {', '.join(self.extra)}"] if self.extra else []
+        return "; ".join(parts) or "none"
+
 
 @asynccontextmanager
 async def open_session(settings: McpSettings, *, http_context: HttpContext = None) -> AsyncIterator[McpSession]:
