@@ -60,7 +60,6 @@ def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[
 
 def _probe_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[str], bool]:
     """One line for each toolset of the plan: what the endpoint lists, compared with what the roster says."""
-    from .local.tool_names import listed_tool_name
     from .mcp_session import compare_tools, probe
 
     bench = session.bench
@@ -76,7 +75,7 @@ def _probe_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list
                 ok = False
                 lines.append(f"  toolset {name}: FAILED: {result.error}")
                 continue
-            difference = compare_tools(result.tools, [listed_tool_name(op) for op in ops])
+            difference = compare_tools(result.tools, ops)
             if difference:
                 ok = False
                 lines.append(f"  toolset {name}: FAILED: {difference}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +37,6 @@ class Executor:
         services: Callable[[], Services],
         folder: Path,
         budget: Budget,
-        expected_counts: dict[str, int],
         check: Callable[[], None],
     ) -> None:
         self._bench = bench
@@ -46,7 +44,6 @@ class Executor:
         self._services = services
         self._folder = folder
         self._budget = budget
-        self._expected_counts = expected_counts
         self._check = check
         self._loop = LoopThread()
         self._http: HttpPool | None = None
@@ -99,7 +96,7 @@ class Executor:
         if self._verifier is None:
             from .services import make_verifier
 
-            verifier = make_verifier(self.services, self._expected_counts)
+            verifier = make_verifier(self.services, self._bench.layout.data)
             self._loop.run(self._preflight(verifier), check=self._check)
             self._verifier = verifier
         self._loop.run(self._verifier.reset(), check=self._check)
@@ -152,8 +149,3 @@ class Executor:
         with contextlib.suppress(Exception):
             self._loop.run(close_clients())
         self._loop.close()
-
-
-def parent_is(pid: int) -> bool:
-    """Whether this process still has the parent that started it."""
-    return os.getppid() == pid

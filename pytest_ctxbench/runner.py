@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from .agent.loop import run_conversation
 from .agent.types import Conversation, ToolOutcome
 from .config import Bench
-from .errors import EndpointError, HarnessError
-from .local.tool_names import listed_tool_name
+from .errors import EndpointError, HarnessError, VerifierError
 from .mcp_session import McpSession, compare_tools
 from .plan import PlannedRun
 from .records import SCHEMA_VERSION
 from .scoring import Score, score_run
 from .scoring.rubric import Rubric
+from .verifier import integrity
 
 if TYPE_CHECKING:
     from .agent.dialects import HttpPool
@@ -84,15 +84,15 @@ async def execute(
     after: dict[str, int] | None = None
     queue_rows: list[dict[str, Any]] | None = None
     error: HarnessError | None = None
-    writes = {listed_tool_name("execute_insert")}
 
     async def call_tool(name: str, arguments: dict[str, Any]) -> ToolOutcome:
-        repeatable = not any(name == w or name.endswith(w) for w in writes)
+        # A write whose answer was lost may have happened: only what is not one may be repeated.
+        repeatable = bool(compare_tools([name], ["execute_insert"]).extra)
         return await session.call(name, arguments, repeatable=repeatable)
 
     try:
         try:
-            difference = compare_tools([t.name for t in session.tools], [listed_tool_name(op) for op in ops])
+            difference = compare_tools([t.name for t in session.tools], ops)
             if difference:
                 raise EndpointError(
                     f"the endpoint does not offer exactly the toolset {toolset}: {difference}",
@@ -100,6 +100,7 @@ async def execute(
                 )
             if verifier is not None:
                 before = await verifier.source_counts()
+                verifier.check_sources(before)
             await run_conversation(
                 conversation,
                 model=dataclasses.replace(model, effort=key.effort),
@@ -118,7 +119,10 @@ async def execute(
         wall_s = time.perf_counter() - started
         if verifier is not None and before is not None:
             try:
-                queue_rows = (await verifier.snapshot()).rows
+                snapshot = await verifier.snapshot()
+                if not snapshot.complete:
+                    raise VerifierError("the REVIEW_QUEUE could not be read whole: the service counts more rows")
+                queue_rows = snapshot.rows
                 after = await verifier.source_counts()
             except HarnessError as raised:
                 error = error or raised
@@ -176,7 +180,7 @@ async def execute(
         "flags": conversation.flags,
         "final_answer": conversation.final_answer,
         "queue_rows": queue_rows,
-        "source_integrity": None if before is None else _integrity(before, after),
+        "source_integrity": None if before is None else integrity(before, after),
         "failure": conversation.failure,
         "failure_detail": conversation.failure_detail,
         "score": None,
@@ -189,9 +193,3 @@ async def execute(
     score = score_record(record, context)
     record["score"] = None if score is None else score.to_json()
     return record, conversation.events
-
-
-def _integrity(before: dict[str, int], after: dict[str, int] | None) -> dict[str, Any]:
-    """Row counts around the run; `delta` only names tables that changed, None when they could not be read."""
-    delta = None if after is None else {t: after[t] - n for t, n in before.items() if after[t] != n}
-    return {"before": before, "after": after, "delta": delta}

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalSecrets", "LocalServices", "Services", "wait_for_services"]
 
+#: The source tables as the endpoint exposes them (design 2), and the CSV behind each.
+SOURCE_TABLES = {
+    "CRM_System.Salesforce.Account": "crm_accounts.csv",
+    "CRM_System.Salesforce.Contact": "crm_contacts.csv",
+    "Warehouse_System.WH_DATA.DIM_ACCOUNT": "warehouse_dim_account.csv",
+    "Warehouse_System.WH_DATA.TELEMETRY_EVENTS": "warehouse_telemetry_events.csv",
+    "ITSM_System.ServiceNow.u_bm_company": "itsm_companies.csv",
+    "ITSM_System.ServiceNow.u_bm_incident": "itsm_incidents.csv",
+}
+
 LIVE_MCP_URL = "https://mcp.cloud.cdata.com/mcp"
 LIVE_API_URL = "https://cloud.cdata.com/api"
 
@@ -49,7 +59,6 @@ class Services:
     user: str
     password: str = field(repr=False)
     control: str | None = field(repr=False, default=None)
-    control_url: str | None = None
     emulator: str | None = None
     review_queue: str = "Warehouse_System.WH_DATA.REVIEW_QUEUE"
 
@@ -126,7 +135,6 @@ def _local(urls: dict[str, Any], secrets: LocalSecrets) -> Services:
         user=secrets.user,
         password=secrets.password,
         control=secrets.control,
-        control_url=base,
         emulator=urls["emulator"],
     )
 
@@ -155,17 +163,20 @@ def live_services(settings: Settings) -> Services:
     )
 
 
-def make_verifier(services: Services, expected_counts: dict[str, int]) -> Verifier:
+def make_verifier(services: Services, data: Path) -> Verifier:
+    """The verifier of an endpoint; the row counts it holds the source tables to are the manifest's."""
+    from . import dataset
     from .connect_ai import RestClient
     from .verifier import LocalVerifier, Verifier
 
+    files = dataset.read_manifest(data).files
+    expected_counts = {table: files[name].rows for table, name in SOURCE_TABLES.items()}
     rest = RestClient(services.api_url, services.user, services.password)
-    if services.control is not None and services.control_url is not None:
+    if services.control is not None:
         return LocalVerifier(
             rest,
             expected_counts=expected_counts,
             review_queue_table=services.review_queue,
-            control_url=services.control_url,
             control_token=services.control,
         )
     return Verifier(rest, expected_counts=expected_counts, review_queue_table=services.review_queue)

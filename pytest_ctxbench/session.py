@@ -234,7 +234,6 @@ class BenchSession:
         return self._services
 
     def executor(self) -> Executor:
-        from . import dataset
         from .executor import Executor
 
         return Executor(
@@ -243,7 +242,6 @@ class BenchSession:
             services=self.services,
             folder=self.folder,
             budget=self.budget,
-            expected_counts=dataset.source_table_counts(self.settings.layout.data),
             check=self._check,
         )
 
