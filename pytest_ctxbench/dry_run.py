@@ -31,7 +31,8 @@ def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[
     runs = len({p.key.run for p in planned})
     lines = [
         f"plan: {len(planned)} runs = {len(models)} models, tasks {', '.join(tasks)}, "
-        f"conditions {', '.join(conditions)}, {runs} runs each; {len(done)} done, {len(planned) - len(done)} pending in {settings.out}",
+        f"conditions {', '.join(conditions)}, {runs} runs each",
+        f"{len(done)} done, {len(planned) - len(done)} pending in {settings.out}",
         f"roster: {bench.path}; turn cap {bench.limits.turn_cap}; budget ${settings.budget_usd:.2f}",
         "golden rows: " + ", ".join(f"{t} {len(session.golden(t))}" for t in tasks),
         "",
