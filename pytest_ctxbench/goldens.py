@@ -1,0 +1,509 @@
+"""The right answers of a dataset, derived from its CSVs alone (design 2 and 3), never through the endpoint under test.
+
+How the three systems are joined: the warehouse by `SFDC_ACCOUNT_ID` = CRM `Id` (telemetry by `ACCOUNT_SK` below it),
+the ITSM system by `company_name` = CRM `Name`, compared exactly as written.
+
+What the rules leave open is settled here:
+
+- Days to renewal are calendar days, and a telemetry event belongs to the calendar date that is written in its
+  `EVENT_TIMESTAMP`: both ends of a window are whole days, so 23:59 of the last day is inside. Time zones are not
+  converted.
+- The trend compares exactly, in integers: DECLINING is 10 x current < 8 x previous, GROWING is 10 x current > 12 x
+  previous. So with no previous sessions any current session is GROWING, and none in either window is STABLE.
+- Equal scores are ordered by name in plain code-point order (no locale, upper case before lower case).
+- Partial data. An account that the warehouse does not know has no jobs and no sessions; a company without incidents
+  has no urgent ticket. Without the telemetry file there are no sessions, without the incident file no tickets, and
+  `DerivedGoldens.warnings` says so. A blank end of contract takes no renewal penalty and meets no renewal trigger; a
+  blank contract value does not reach the threshold. `crm_contacts.csv` and `itsm_companies.csv` are not read at all.
+  An account without priority is not a High one; an SLA level that the rules do not know is an error, because no
+  score exists for it.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+from .dataset import (
+    REFERENCE_DATE,
+    bad_value,
+    kind_error,
+    parse_date,
+    parse_number,
+    parse_whole,
+    read_rows,
+    require_folder,
+)
+from .errors import ConfigError
+from .layout import find_layout
+
+__all__ = [
+    "ACCOUNTS_COLUMNS",
+    "COLUMNS",
+    "MAX_ROWS",
+    "Cut",
+    "DerivedGoldens",
+    "check_frozen",
+    "derive",
+    "eligibility",
+    "health_score",
+    "health_status",
+    "read_golden",
+    "to_csv",
+    "trend",
+    "write",
+]
+
+#: Task -> columns of its golden, in file order.
+COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "r1": (
+            "AccountName",
+            "SLA_Level",
+            "Health_Score_100",
+            "Health_Status",
+            "Urgent_Open_Tickets",
+            "Review_Eligible",
+            "Eligibility_Reason",
+        ),
+        "r2": (
+            "AccountName",
+            "SLA_Level",
+            "Health_Score_100",
+            "Health_Status",
+            "Sessions_Cur90",
+            "Sessions_Prev90",
+            "Usage_Trend",
+        ),
+        "a1": ("AccountName", "Eligibility_Reason"),
+    }
+)
+ACCOUNTS_COLUMNS = (
+    "AccountName",
+    "Priority",
+    "SLA_Level",
+    "Health_Score_100",
+    "Health_Status",
+    "Urgent_Open_Tickets",
+    "Days_To_Renewal",
+    "Annual_Contract_Value",
+    "Review_Eligible",
+    "Eligibility_Reason",
+    "Sessions_Cur90",
+    "Sessions_Prev90",
+    "Usage_Trend",
+)
+#: R1 and R2 hold at most this many rows.
+MAX_ROWS = 50
+
+SLA_BONUS: Mapping[str, int] = MappingProxyType({"Platinum": 10, "Gold": 5, "Silver": 0, "Bronze": -5})
+CURRENT_WINDOW = (dt.date(2026, 4, 17), dt.date(2026, 7, 16))
+PREVIOUS_WINDOW = (dt.date(2026, 1, 17), dt.date(2026, 4, 16))
+ACV_THRESHOLD = 250_000
+URGENT_THRESHOLD = 5
+ELIGIBLE, NOT_ELIGIBLE = "Eligible", "Not eligible"
+_POOR = ("CRITICAL", "AT_RISK")
+
+_T = TypeVar("_T")
+
+
+# --- the rules of design 2 ------------------------------------------------------------------------------------------
+
+
+def health_score(sla: str, jobs: int, days_to_renewal: int | None, urgent: int) -> int:
+    """100 + SLA bonus - usage penalty - renewal penalty - urgent penalty (design 2).
+
+    `jobs` is MONTHLY_JOBS_L90, `days_to_renewal` is negative for a contract that has ended and None when unknown.
+    Raises KeyError for an SLA level without a bonus.
+    """
+    usage = 25 if jobs < 41 else 10 if jobs <= 150 else 0
+    renewal = 0 if days_to_renewal is None or days_to_renewal > 90 else 10 if days_to_renewal > 30 else 25
+    return 100 + SLA_BONUS[sla] - usage - renewal - min(25, 5 * urgent)
+
+
+def health_status(score: int) -> str:
+    """The band of a health score (design 2)."""
+    return "CRITICAL" if score < 40 else "AT_RISK" if score < 60 else "MONITOR" if score < 80 else "HEALTHY"
+
+
+def eligibility(days_to_renewal: int | None, contract_value: int | Decimal | None, urgent: int) -> tuple[bool, str]:
+    """(eligible for review, reason); the first trigger that is met gives the reason (design 2)."""
+    if days_to_renewal is not None and 0 <= days_to_renewal <= 90:
+        return True, "Renewal within 90 days"
+    if contract_value is not None and contract_value >= ACV_THRESHOLD:
+        return True, "ACV above review threshold"
+    if urgent >= URGENT_THRESHOLD:
+        return True, "High urgent ticket volume"
+    return False, "No escalation trigger met"
+
+
+def trend(current: int, previous: int) -> str:
+    """DECLINING below 0.8 of the previous sessions, GROWING above 1.2 of them, else STABLE; exact (design 2)."""
+    return "DECLINING" if 10 * current < 8 * previous else "GROWING" if 10 * current > 12 * previous else "STABLE"
+
+
+# --- the derivation -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where the 50-row cap of a read task falls. `inside` and `beyond` are the names with the last kept score on
+    either side of the cap, in order; nothing is beyond it when every row fits."""
+
+    score: int
+    inside: tuple[str, ...]
+    beyond: tuple[str, ...]
+
+    @property
+    def divides_a_tie(self) -> bool:
+        return bool(self.beyond)
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedGoldens:
+    """Rows as they are written: every value is text, numbers without a decimal point unless they have a fraction.
+
+    `r1_cut` and `r2_cut` are None without rows. `warnings` are single lines about what the dataset lacks.
+    """
+
+    r1: list[dict[str, str]]
+    r2: list[dict[str, str]]
+    a1: list[dict[str, str]]
+    accounts: list[dict[str, str]]
+    r1_cut: Cut | None
+    r2_cut: Cut | None
+    warnings: tuple[str, ...]
+
+    def rows(self, task: str) -> list[dict[str, str]]:
+        """The golden of "r1", "r2" or "a1"; raises KeyError for anything else."""
+        return {"r1": self.r1, "r2": self.r2, "a1": self.a1}[task]
+
+    @property
+    def empty_tasks(self) -> tuple[str, ...]:
+        """Tasks without a single golden row: nothing can be graded against them."""
+        return tuple(task for task in COLUMNS if not self.rows(task))
+
+
+@dataclass(slots=True)
+class _Account:
+    name: str
+    priority: str
+    sla: str
+    days: int | None
+    contract_value: int | Decimal | None
+    jobs: int = 0
+    urgent: int = 0
+    current: int = 0
+    previous: int = 0
+
+
+def derive(folder: Path) -> DerivedGoldens:
+    """The goldens of any dataset of the schema, also of a partial one (see the module's text for what that means).
+
+    Raises `ConfigError` for a missing CRM or warehouse account file, a missing column that a rule needs, a value that
+    cannot be read, an unknown SLA level, or a key that occurs twice; it names file, line and column.
+    """
+    require_folder(folder)
+    warnings: list[str] = []
+    accounts = _read_accounts(folder)
+    if repeated := len(accounts) - len({account.name for account in accounts.values()}):
+        warnings.append(
+            f"{folder / 'crm_accounts.csv'}: {repeated} names occur twice; both accounts share their tickets"
+        )
+    by_sk = _read_warehouse(folder, accounts, warnings)
+    if _exists(folder, "warehouse_telemetry_events.csv", "every account has 0 sessions", warnings):
+        _read_telemetry(folder, by_sk)
+    if _exists(folder, "itsm_incidents.csv", "no account has an urgent ticket", warnings):
+        _read_incidents(folder, accounts.values())
+
+    rows = [_row(account) for account in accounts.values()]
+    poor = sorted(
+        (r for r in rows if r["Priority"] == "High" and r["Health_Status"] in _POOR),
+        key=lambda r: (int(r["Health_Score_100"]), r["AccountName"]),
+    )
+    declining = [r for r in poor if r["Usage_Trend"] == "DECLINING"]
+    to_review = [r for r in poor if r["Health_Status"] == "CRITICAL" and r["Review_Eligible"] == ELIGIBLE]
+    return DerivedGoldens(
+        r1=[_project(_blank_unless_critical(r), "r1") for r in poor[:MAX_ROWS]],
+        r2=[_project(r, "r2") for r in declining[:MAX_ROWS]],
+        a1=[_project(r, "a1") for r in sorted(to_review, key=lambda r: r["AccountName"])],
+        accounts=rows,
+        r1_cut=_cut(poor),
+        r2_cut=_cut(declining),
+        warnings=tuple(warnings),
+    )
+
+
+def _exists(folder: Path, name: str, consequence: str, warnings: list[str]) -> bool:
+    if (folder / name).exists():
+        return True
+    warnings.append(f"{folder / name} is missing: {consequence}")
+    return False
+
+
+def _read_accounts(folder: Path) -> dict[str, _Account]:
+    name = "crm_accounts.csv"
+    path = folder / name
+    columns = (
+        "Id",
+        "Name",
+        "CustomerPriority__c",
+        "SLA__c",
+        "ContractEndDate__c",
+        "AnnualContractValue__c",
+    )
+    accounts: dict[str, _Account] = {}
+    for line, (key, title, priority, sla, end, value) in read_rows(folder, name, columns):
+        if not key or not title:
+            raise ConfigError(f"{path}: line {line}: column {'Name' if key else 'Id'} is blank; fill it in")
+        if key in accounts:
+            raise ConfigError(f"{path}: line {line}: Id {key!r} occurs twice; keep one of the rows")
+        if sla not in SLA_BONUS:
+            raise bad_value(path, line, "SLA__c", sla, f"one of {', '.join(SLA_BONUS)}")
+        end_date = _parse(parse_date, path, name, line, "ContractEndDate__c", end) if end else None
+        contract_value = _parse(parse_number, path, name, line, "AnnualContractValue__c", value) if value else None
+        days = None if end_date is None else (end_date - REFERENCE_DATE).days
+        accounts[key] = _Account(title, priority, sla, days, contract_value)
+    return accounts
+
+
+def _read_warehouse(folder: Path, accounts: dict[str, _Account], warnings: list[str]) -> dict[str, _Account]:
+    """ACCOUNT_SK (as text) -> account; fills in the jobs."""
+    name = "warehouse_dim_account.csv"
+    path = folder / name
+    by_sk: dict[str, _Account] = {}
+    seen: set[str] = set()
+    for line, (sk, key, jobs) in read_rows(folder, name, ("ACCOUNT_SK", "SFDC_ACCOUNT_ID", "MONTHLY_JOBS_L90")):
+        account = accounts.get(key)
+        if account is None:
+            continue
+        if key in seen or sk in by_sk:
+            column, value = ("SFDC_ACCOUNT_ID", key) if key in seen else ("ACCOUNT_SK", sk)
+            raise ConfigError(f"{path}: line {line}: {column} {value!r} occurs twice; keep one of the rows")
+        seen.add(key)
+        by_sk[sk] = account
+        if jobs:
+            account.jobs = _parse(parse_whole, path, name, line, "MONTHLY_JOBS_L90", jobs)
+    if missing := len(accounts) - len(seen):
+        warnings.append(f"{path} lacks {missing} of {len(accounts)} accounts: they count as 0 jobs and 0 sessions")
+    return by_sk
+
+
+def _read_telemetry(folder: Path, by_sk: Mapping[str, _Account]) -> None:
+    name = "warehouse_telemetry_events.csv"
+    path = folder / name
+    first, last = PREVIOUS_WINDOW[0], CURRENT_WINDOW[1]
+    for line, (sk, sessions, when) in read_rows(folder, name, ("ACCOUNT_SK", "SESSION_COUNT", "EVENT_TIMESTAMP")):
+        account = by_sk.get(sk)
+        if account is None:
+            continue
+        day = _parse(parse_date, path, name, line, "EVENT_TIMESTAMP", when)
+        count = _parse(parse_whole, path, name, line, "SESSION_COUNT", sessions) if sessions else 0
+        if not first <= day <= last:
+            continue
+        if day >= CURRENT_WINDOW[0]:
+            account.current += count
+        else:
+            account.previous += count
+
+
+def _read_incidents(folder: Path, accounts: Iterable[_Account]) -> None:
+    urgent: dict[str, int] = {}
+    for _, (company, state, priority) in read_rows(folder, "itsm_incidents.csv", ("company_name", "state", "priority")):
+        if state == "Open" and priority in ("Critical", "High"):
+            urgent[company] = urgent.get(company, 0) + 1
+    for account in accounts:
+        account.urgent = urgent.get(account.name, 0)
+
+
+def _parse(parser: Callable[[str], _T], path: Path, name: str, line: int, column: str, text: str) -> _T:
+    try:
+        return parser(text)
+    except ValueError:
+        raise kind_error(path, name, line, column, text) from None
+
+
+def _row(account: _Account) -> dict[str, str]:
+    score = health_score(account.sla, account.jobs, account.days, account.urgent)
+    eligible, reason = eligibility(account.days, account.contract_value, account.urgent)
+    values = (
+        account.name,
+        account.priority,
+        account.sla,
+        str(score),
+        health_status(score),
+        str(account.urgent),
+        "" if account.days is None else str(account.days),
+        "" if account.contract_value is None else str(account.contract_value),
+        ELIGIBLE if eligible else NOT_ELIGIBLE,
+        reason,
+        str(account.current),
+        str(account.previous),
+        trend(account.current, account.previous),
+    )
+    return dict(zip(ACCOUNTS_COLUMNS, values, strict=True))
+
+
+def _blank_unless_critical(row: dict[str, str]) -> dict[str, str]:
+    if row["Health_Status"] == "CRITICAL":
+        return row
+    return {**row, "Review_Eligible": "", "Eligibility_Reason": ""}
+
+
+def _project(row: Mapping[str, str], task: str) -> dict[str, str]:
+    return {column: row[column] for column in COLUMNS[task]}
+
+
+def _cut(ordered: Sequence[Mapping[str, str]]) -> Cut | None:
+    if not ordered:
+        return None
+    score = ordered[:MAX_ROWS][-1]["Health_Score_100"]
+    inside, beyond = (
+        tuple(r["AccountName"] for r in part if r["Health_Score_100"] == score)
+        for part in (ordered[:MAX_ROWS], ordered[MAX_ROWS:])
+    )
+    return Cut(int(score), inside, beyond)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def to_csv(rows: Iterable[Mapping[str, str]], columns: Sequence[str]) -> bytes:
+    """The bytes of a golden file: UTF-8, LF, quoted only where a value needs it."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row[c] for c in columns] for row in rows)
+    return out.getvalue().encode()
+
+
+def read_golden(path: Path, task: str, *, allow_empty: bool = False) -> list[dict[str, str]]:
+    """The rows of one golden file, each with exactly the columns of `task` in `COLUMNS` order.
+
+    Raises `ConfigError` for a missing or unreadable file, a missing column, a blank or repeated account name, a number
+    that is none, and for a golden without rows unless `allow_empty`: an empty golden would call an empty answer right.
+    """
+    columns = COLUMNS[task]
+    rows: list[dict[str, str]] = []
+    names: set[str] = set()
+    for line, values in _read_plain_csv(path, columns):
+        row = dict(zip(columns, values, strict=True))
+        name = row["AccountName"]
+        if not name:
+            raise ConfigError(f"{path}: line {line}: column AccountName is blank; fill it in")
+        if name in names:
+            raise ConfigError(f"{path}: line {line}: account {name!r} occurs twice; keep one of the rows")
+        names.add(name)
+        for column in ("Health_Score_100", "Urgent_Open_Tickets", "Sessions_Cur90", "Sessions_Prev90"):
+            if column in row:
+                try:
+                    parse_number(row[column])
+                except ValueError:
+                    raise bad_value(path, line, column, row[column], "a number") from None
+        rows.append(row)
+    if not rows and not allow_empty:
+        raise ConfigError(
+            f"{path} has no rows, so every empty answer would be right; derive it again with `ctxbench goldens`"
+        )
+    return rows
+
+
+def _read_plain_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    line = 1
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as handle:
+            reader = csv.reader(handle, strict=True)
+            header = next(reader, None) or []
+            missing = [c for c in columns if c not in header]
+            if missing:
+                raise ConfigError(
+                    f"{path}: line 1: column {missing[0]} is missing; a golden of this task has {','.join(columns)}"
+                )
+            places = [header.index(c) for c in columns]
+            for row in reader:
+                line = reader.line_num
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    raise ConfigError(
+                        f"{path}: line {line}: {len(row)} values where the header has {len(header)} columns; "
+                        "restore the row"
+                    )
+                yield line, [row[place] for place in places]
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is missing; derive it with `ctxbench goldens --data DIR --out DIR`") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 after line {line}; save the file as UTF-8") from None
+    except csv.Error as error:
+        raise ConfigError(f"{path}: after line {line}: broken CSV ({error}); derive the golden again") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def check_frozen(derived: DerivedGoldens, committed: Path) -> None:
+    """The frozen-R1 rule (design 3): raise `ConfigError` unless `derived.r1` is the file `committed`, byte for byte."""
+    try:
+        frozen = committed.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{committed} is missing and R1 is frozen, so no golden is written; restore it from version control"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{committed} cannot be read: {error.strerror}") from None
+    found = to_csv(derived.r1, COLUMNS["r1"])
+    if found == frozen:
+        return
+    old, new = frozen.splitlines(), found.splitlines()
+    line = next((i for i, (a, b) in enumerate(zip(old, new, strict=False), 1) if a != b), min(len(old), len(new)) + 1)
+    raise ConfigError(
+        f"{committed}: line {line}: the dataset does not reproduce the frozen R1, so no golden is written; "
+        "restore data/ and goldens/r1.csv from version control, or derive into another folder with --out"
+    )
+
+
+def write(derived: DerivedGoldens, out: Path) -> list[Path]:
+    """Write r1.csv, r2.csv, a1.csv and accounts.csv to `out` (made if missing); returns the files that changed.
+
+    Where `out` is the goldens folder of a benchmark project R1 is frozen: `check_frozen` comes first, and nothing is
+    written when it fails. Files whose content is right already are left alone; each is replaced as a whole.
+    Raises `ConfigError`.
+    """
+    if _is_project_goldens(out):
+        check_frozen(derived, out / "r1.csv")
+    tables = {f"{task}.csv": to_csv(derived.rows(task), COLUMNS[task]) for task in COLUMNS}
+    tables["accounts.csv"] = to_csv(derived.accounts, ACCOUNTS_COLUMNS)
+    changed = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in tables.items():
+            path = out / name
+            if path.is_file() and path.read_bytes() == content:
+                continue
+            part = out / f".{name}.{os.getpid()}.part"
+            try:
+                part.write_bytes(content)
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
+            changed.append(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename or out} cannot be written: {error.strerror}; name another folder with --out"
+        ) from None
+    return changed
+
+
+def _is_project_goldens(out: Path) -> bool:
+    try:
+        layout = find_layout(out)
+    except ConfigError:
+        return False
+    return layout.goldens.resolve() == out.resolve()
