@@ -11,13 +11,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from .errors import ConfigError
-from .layout import Layout, find_layout
-from .plan import Selection
+from .records import Selection
+
+if TYPE_CHECKING:
+    from .layout import Layout
 
 __all__ = ["Settings", "add_options", "is_enabled", "read_env", "resolve"]
 
@@ -83,7 +85,10 @@ def add_options(parser: pytest.Parser) -> None:
             keywords["metavar"] = option.metavar
         group.addoption(option.flag, dest="ctx_" + option.name, **keywords)
         # Text even for flags and numbers: pytest's own typed ini values fail without naming the option.
-        parser.addini(option.ini, option.help, type="linelist" if option.kind == "list" else "string", default=None)
+        if option.kind == "list":
+            parser.addini(option.ini, option.help, type="linelist", default=None)
+        else:
+            parser.addini(option.ini, option.help, type="string", default=None)
 
 
 def is_enabled(config: pytest.Config) -> bool:
@@ -94,6 +99,8 @@ def is_enabled(config: pytest.Config) -> bool:
 
 def resolve(config: pytest.Config) -> Settings:
     """Raises `ConfigError` naming option, value and way out."""
+    from .layout import find_layout
+
     values = {option.name: _value(config, option) for option in OPTIONS}
     layout = find_layout(config.rootpath)
     env = read_env(layout.root / ".env", os.environ)

@@ -9,20 +9,9 @@ from dataclasses import dataclass
 from .config import Bench
 from .errors import ConfigError
 from .models import Model
-from .records import RunKey
+from .records import RunKey, Selection
 
-__all__ = ["Plan", "PlannedRun", "Selection", "build_plan"]
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The user's exact filters; empty means all. `effort` replaces every entry's own; `runs` the roster's number."""
-
-    models: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-    conditions: tuple[str, ...] = ()
-    runs: int | None = None
-    effort: str | None = None
+__all__ = ["Plan", "PlannedRun", "build_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +35,14 @@ class Plan:
         return tuple(r for r in self.runs if r.key.task == task)
 
 
-def build_plan(bench: Bench, selection: Selection = Selection()) -> Plan:
+def build_plan(bench: Bench, selection: Selection | None = None) -> Plan:
     """Every run, interleaved: run 1 of every model, task and condition, then run 2, ...
 
     So both conditions of a cell stand next to each other, drift of network and providers falls on both alike, and
     a session that is stopped half-way leaves the same number of runs everywhere. Raises `ConfigError` for a name
     that the roster does not have and for an effort that a selected model does not support.
     """
+    selection = selection or Selection()
     ids = [m.id for m in bench.models]
     _refuse_unknown("--ctx-model", selection.models, ids, "the roster")
     _refuse_unknown("--ctx-task", selection.tasks, bench.tasks, "the roster's tasks")

@@ -10,8 +10,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["CONDITIONS", "FAILURES", "RECORD_FIELDS", "SCHEMA_VERSION", "TASKS", "RunKey", "item_slug", "safe_id",
-           "unsafe_id"]  # fmt: skip
+__all__ = [
+    "CONDITIONS",
+    "FAILURES",
+    "RECORD_FIELDS",
+    "SCHEMA_VERSION",
+    "TASKS",
+    "RunKey",
+    "Selection",
+    "item_slug",
+    "safe_id",
+    "unsafe_id",
+]
 
 SCHEMA_VERSION = 1
 TASKS = ("r1", "r2", "a1")
@@ -87,3 +97,14 @@ class RunKey:
         share one.
         """
         return f"{item_slug(self.model)}-{self.effort}-{self.condition}-run{self.run}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The user's exact filters; empty means all. `effort` replaces every entry's own; `runs` the roster's number."""
+
+    models: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    runs: int | None = None
+    effort: str | None = None

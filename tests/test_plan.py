@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pytest_ctxbench.config import load_bench
 from pytest_ctxbench.errors import ConfigError
 from pytest_ctxbench.layout import Layout
-from pytest_ctxbench.plan import Selection, build_plan
-from pytest_ctxbench.records import RunKey, safe_id, unsafe_id
+from pytest_ctxbench.plan import build_plan
+from pytest_ctxbench.records import RunKey, Selection, safe_id, unsafe_id
 
 ROOT = Path(__file__).parents[1]
 BENCH = load_bench(ROOT / "config" / "models.yaml", Layout(ROOT))
