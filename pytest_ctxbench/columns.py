@@ -25,6 +25,7 @@ _RUNS_RAW_CONTRACT = (
 RUNS_RAW_EXTRA = (
     "success", "failure", "failure_detail", "error_class", "endpoint", "label", "developer", "tier", "reference",
     "resolved_model", "cache_write_tokens", "max_tokens_applied", "attempt", "answer_flags", "started_at",
+    "usage_incomplete", "earlier_attempts_cost_usd",
 )  # fmt: skip
 
 RUNS_RAW = _RUNS_RAW_CONTRACT + RUNS_RAW_EXTRA
