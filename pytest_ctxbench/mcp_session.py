@@ -56,7 +56,8 @@ _TOOL_CAP = 2_000
 _LOST = re.compile(r"Connection closed|SSE stream (ended|failed)|Failed to parse (JSON response|SSE message)")
 #: The SDK's stand-ins where the server's answer was no JSON-RPC error.
 _STAND_IN = re.compile(
-    r"Server returned an error response$|Unexpected content type|Redirect to |server answered a request with 202"
+    r"(Server returned an error response|Not Found|Session terminated)$"
+    r"|Unexpected content type|Redirect to |server answered a request with 202"
 )
 _SESSION_GONE = re.compile(r"session (not found|terminated|expired|id)|no valid session|unknown session", re.I)
 _TOO_MANY = 429
