@@ -86,12 +86,14 @@ class McpStub:
     seen: Counter[str] = field(default_factory=Counter)
     faults: dict[str, list[Fault]] = field(default_factory=dict)
     calls: list[dict[str, Any]] = field(default_factory=list)
+    peak: int = 0  # most calls of execute_select at once
     called: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.served = Served(self._app)
         self._sessions: set[str] = set()
         self._lost: set[str] = set()
+        self._at_once = 0
 
     def as_new(self) -> None:
         """Forget what a test did, and run."""
@@ -171,7 +173,12 @@ class McpStub:
             if "big" in args:
                 return _text("x" * args["big"])
             if "sleep" in args:
-                await asyncio.sleep(args["sleep"])
+                self._at_once += 1
+                self.peak = max(self.peak, self._at_once)
+                try:
+                    await asyncio.sleep(args["sleep"])
+                finally:
+                    self._at_once -= 1
             return _text(f"rows of {args.get('query')}")
         return _text(f"Unknown tool: {name}", is_error=True)
 

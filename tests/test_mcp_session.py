@@ -242,10 +242,9 @@ def test_calls_may_overlap(stub: McpStub) -> None:
             *(session.call("execute_select", {"query": str(n), "sleep": 0.3}, repeatable=True) for n in range(8))
         )
 
-    started = time.monotonic()
     outcomes = in_session(settings(stub), body)
     assert [o.text for o in outcomes] == [f"rows of {n}" for n in range(8)]
-    assert time.monotonic() - started < 8 * 0.3
+    assert stub.peak > 1
 
 
 # -- the deadline
@@ -273,7 +272,7 @@ def test_the_server_is_told_and_the_session_goes_on_after_a_timeout(stub: McpStu
             await session.call("execute_select", {"sleep": 30}, repeatable=True)
         return (await session.call("execute_select", {"query": "next"}, repeatable=True)).text
 
-    assert in_session(settings(stub, call_deadline_s=0.4), body) == "rows of next"
+    assert in_session(settings(stub, call_deadline_s=1.5), body) == "rows of next"
     assert stub.seen["notifications/cancelled"] == 1
     assert stub.seen["initialize"] == 1
 
@@ -286,7 +285,7 @@ def test_silence_is_a_timeout_for_writes_too(stub: McpStub) -> None:
 
 def test_a_deadline_shortened_by_a_loss_is_not_the_models(stub: McpStub) -> None:
     stub.fault("tools/call", Status(503), Silence())
-    error = failing(settings(stub, call_deadline_s=0.5), "execute_select", repeatable=True)
+    error = failing(settings(stub, call_deadline_s=1.5), "execute_select", repeatable=True)
     assert error.error_class == "mcp_call"
     assert "a lost connection included" in str(error)
 
@@ -407,6 +406,18 @@ def test_a_restarted_server_serves_on(stub: McpStub) -> None:
         return await session.call("execute_select", {"query": "after"}, repeatable=True)
 
     assert in_session(settings(stub), body).text == "rows of after"
+
+
+def test_without_sight_of_the_requests_no_write_is_repeated(stub: McpStub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should an SDK carry requests out where their fate cannot be seen, a write must count as sent."""
+    import httpx2
+
+    from pytest_ctxbench.http_client import ObservedClient
+
+    monkeypatch.setattr(ObservedClient, "send", httpx2.AsyncClient.send)
+    stub.fault("tools/call", Drop())
+    error = failing(settings(stub), "execute_insert", {"query": "i"}, repeatable=False)
+    assert error.error_class == "mcp_write_unknown"
 
 
 def test_retry_after_is_obeyed(stub: McpStub) -> None:
