@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from .agent.types import ToolOutcome, ToolSpec, ToolTimeout
 from .errors import ConfigError, EndpointError
+from .local.tool_names import OPS, WRITING_OPS, canonical_op, listed_tool_name
 
 if TYPE_CHECKING:
     import mcp_types
@@ -48,6 +49,7 @@ __all__ = [
     "compare_tools",
     "open_session",
     "probe",
+    "repeatable_tool",
 ]
 
 _PAGE_CAP = 100
@@ -171,7 +173,11 @@ def compare_tools(listed: Iterable[str], expected: Sequence[str]) -> ToolsetDiff
     return ToolsetDifference(tuple(op for op in expected if op not in answered), tuple(extra))
 
 
-_SPELLINGS = {"execute_select": ("query_data",), "execute_insert": ("insert_data",)}
+def repeatable_tool(name: str) -> bool:
+    """Whether a tool of this listed name is known to read only. What is unknown may write."""
+    reads = [op for op in OPS if op not in WRITING_OPS]
+    words = _words(name)
+    return any(words[-len(s) :] == s for op in reads for s in _spellings(op))
 
 
 def _words(name: str) -> tuple[str, ...]:
@@ -180,8 +186,8 @@ def _words(name: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in re.split(r"[^A-Za-z0-9]+", spaced) if word)
 
 
-def _spellings(op: str) -> list[tuple[str, ...]]:
-    return [_words(spelling) for spelling in (op, *_SPELLINGS.get(op, ()))]
+def _spellings(op: str) -> set[tuple[str, ...]]:
+    return {_words(op), _words(canonical_op(op) or op), _words(listed_tool_name(op))}
 
 
 class _Lost(Exception):

@@ -18,7 +18,7 @@ from serving import closed_port
 
 from pytest_ctxbench.agent.types import ToolOutcome, ToolTimeout
 from pytest_ctxbench.errors import ConfigError, EndpointError
-from pytest_ctxbench.mcp_session import McpSession, McpSettings, compare_tools, open_session, probe
+from pytest_ctxbench.mcp_session import McpSession, McpSettings, compare_tools, open_session, probe, repeatable_tool
 
 T = TypeVar("T")
 
@@ -383,7 +383,11 @@ def test_a_refused_connection_is_repeated_for_writes_too(stub: McpStub) -> None:
 
 def test_a_killed_server_ends_in_a_clean_error(stub: McpStub) -> None:
     async def body(session: McpSession) -> str:
-        killer = threading.Thread(target=lambda: stub.called.wait(20) and stub.served.stop())
+        def kill() -> None:
+            if stub.called.wait(20):
+                stub.served.stop()
+
+        killer = threading.Thread(target=kill)
         killer.start()
         with pytest.raises(EndpointError) as first:
             await session.call("execute_select", {"sleep": 30}, repeatable=True)
@@ -587,6 +591,29 @@ def test_compare_tools(listed: tuple[str, ...], missing: tuple[str, ...], extra:
     difference = compare_tools(listed, READ_OPS)
     assert (difference.missing, difference.extra) == (missing, extra)
     assert bool(difference) == bool(missing or extra)
+
+
+def test_expected_names_may_be_the_listed_ones() -> None:
+    assert not compare_tools(["execute_select"], ["queryData"])
+    assert not compare_tools(["WH__queryData"], ["queryData"])
+
+
+@pytest.mark.parametrize(
+    ("name", "reads"),
+    [
+        ("queryData", True),
+        ("WH__execute_select", True),
+        ("getTables", True),
+        ("connect_ai.search_context", True),
+        ("execute_insert", False),
+        ("WH__execute_insert", False),
+        ("insertData", False),
+        ("drop_everything", False),
+        ("", False),
+    ],
+)
+def test_only_tools_known_to_read_are_repeatable(name: str, reads: bool) -> None:
+    assert repeatable_tool(name) is reads
 
 
 def test_a_difference_reads_well() -> None:
