@@ -35,9 +35,11 @@ __all__ = [
     "COLUMN_KINDS",
     "MATRIX_DECIMALS",
     "MATRIX_KINDS",
+    "condition_order",
     "flatten",
     "matrix",
     "median",
+    "one_line",
     "plain_rows",
     "read_runs_raw",
     "round_half_up",
@@ -172,7 +174,7 @@ def _search_context(record: Mapping[str, Any]) -> tuple[int | None, float | None
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
-def _one_line(text: str, limit: int = 1_000) -> str:
+def one_line(text: str, limit: int = 1_000) -> str:
     """Text for one cell: whatever a model or a server wrote, without line ends, control bytes and surrogates."""
     line = " ".join(_UNPRINTABLE.sub(" ", text).split())
     return line if len(line) <= limit else line[: limit - 3] + "..."
@@ -185,8 +187,8 @@ def _cell(value: Any, kind: str) -> Any:
     if kind == "text":
         if isinstance(value, (list, tuple, set, frozenset)):
             items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
-            value = "; ".join(_one_line(str(v)) for v in items)
-        return _one_line(str(value)) or None
+            value = "; ".join(one_line(str(v)) for v in items)
+        return one_line(str(value)) or None
     if kind == "boolean":
         return bool(value)
     if kind == "integer" and not isinstance(value, float):

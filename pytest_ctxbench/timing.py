@@ -26,18 +26,17 @@ _ENOUGH_RUNS = 3
 
 @dataclass(frozen=True, slots=True)
 class ModelTime:
-    """Seconds of model time by size of the run. `fitted` false: `per_turn` alone is used."""
+    """One model's speed: seconds per turn and per output token, and the median of seconds per turn."""
 
     per_turn: float
-    per_output_token: float = 0.0
-    fitted: bool = True
-    per_turn_median: float | None = None
+    per_output_token: float
+    per_turn_median: float
 
-    def seconds(self, turns: int, output_tokens: int | None) -> float | None:
-        """Model time in seconds; a run without token counts takes the per-turn median. None when there is none."""
-        if self.fitted and output_tokens is not None:
-            return self.per_turn * turns + self.per_output_token * output_tokens
-        return None if self.per_turn_median is None else self.per_turn_median * turns
+    def seconds(self, turns: int, output_tokens: int | None) -> float:
+        """Model time of a run of this size; one without token counts takes the per-turn median."""
+        if output_tokens is None:
+            return self.per_turn_median * turns
+        return self.per_turn * turns + self.per_output_token * output_tokens
 
 
 def fit_model_time(runs: Iterable[tuple[int, int | None, float]]) -> ModelTime | None:
@@ -50,7 +49,7 @@ def fit_model_time(runs: Iterable[tuple[int, int | None, float]]) -> ModelTime |
     if not usable:
         return None
     middle = statistics.median(seconds / turns for turns, _, seconds in usable)
-    by_turn = ModelTime(middle, fitted=False, per_turn_median=middle)
+    by_turn = ModelTime(middle, 0.0, middle)
     points = [(float(x), float(z), y) for x, z, y in usable if z is not None]
     if len(points) < _ENOUGH_RUNS:
         return by_turn
@@ -66,7 +65,7 @@ def fit_model_time(runs: Iterable[tuple[int, int | None, float]]) -> ModelTime |
     b = (zy * xx - xy * xz) / determinant
     if a < 0 or b < 0:
         return by_turn
-    return ModelTime(a, b, per_turn_median=middle)
+    return ModelTime(a, b, middle)
 
 
 def tool_medians(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -98,9 +97,9 @@ def norm_times(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     result = {}
     for record in runs:
         speed, turns = speeds.get(_model(record)), record.get("turns")
-        model_s = None if speed is None or turns is None else speed.seconds(int(turns), record.get("output"))
-        if model_s is None:
+        if speed is None or turns is None:
             continue
+        model_s = speed.seconds(int(turns), record.get("output"))
         usual = medians[record.get("endpoint")]
         calls = record.get("trace") or ()
         tools_s = math.fsum(usual[str(c.get("tool"))] for c in calls if c.get("mcp_s") is not None)
