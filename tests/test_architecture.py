@@ -1,0 +1,101 @@
+"""Imports go down only, and nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "pytest_ctxbench"
+
+#: Top to bottom; a module may import from its own layer and from those below it.
+LAYERS = (
+    ("plugin", "hookspecs"),
+    ("session", "fixtures", "dry_run", "results", "scheduling", "executor", "services", "options", "cli", "commands",
+     "record_view"),
+    ("runner",),
+    ("agent.loop", "agent.retry", "agent.dialects", "agent.provider_errors", "agent.normalise", "mcp_session",
+     "verifier", "connect_ai", "http_client", "local", "loop_thread"),
+    ("store", "budget", "fingerprint", "timing", "aggregate", "summary", "generate"),
+    ("goldens", "dataset", "plan", "config", "scoring", "pricing"),
+    ("agent.types", "models", "usage", "records", "columns", "layout", "errors", "agent"),
+)  # fmt: skip
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        found[name.removesuffix(".__init__") if name != "__init__" else ""] = path
+    return found
+
+
+def layer(module: str) -> int:
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        name = ".".join(parts[:length])
+        for index, names in enumerate(LAYERS):
+            if name in names:
+                return index
+    raise AssertionError(f"{module} stands in no layer; add it to LAYERS")
+
+
+def imports(module: str, path: Path) -> set[str]:
+    """Modules of the package that `module` imports anywhere, apart from type checking."""
+    names = modules()
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    found = set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or id(node) in skipped:
+            continue
+        if node.level:
+            base = package[: len(package) - node.level + 1] if package else []
+            target = ".".join([*base, *(node.module.split(".") if node.module else [])])
+        elif (node.module or "").startswith("pytest_ctxbench"):
+            target = (node.module or "").removeprefix("pytest_ctxbench").lstrip(".")
+        else:
+            continue
+        for alias in node.names:
+            deeper = f"{target}.{alias.name}".lstrip(".")
+            found.add(deeper if deeper in names else target)
+    return {f for f in found if f}
+
+
+@pytest.mark.parametrize("module", sorted(m for m in modules() if m))
+def test_imports_go_down(module: str):
+    upward = [t for t in imports(module, modules()[module]) if layer(t) < layer(module)]
+    assert upward == []
+
+
+def test_no_module_is_named_after_nothing():
+    assert not {"utils", "helpers", "common", "util", "misc"} & {m.rsplit(".", 1)[-1] for m in modules()}
+
+
+def test_nobody_imports_pytests_internals():
+    for module, path in modules().items():
+        assert "from _pytest" not in path.read_text(encoding="utf-8"), module
+
+
+HEAVY = ("anthropic", "openai", "google.genai", "mcp", "pandas", "duckdb", "sqlglot", "httpx2", "uvicorn", "starlette")
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["plugin", "session", "cli", "config", "plan", "store", "runner", "scoring", "goldens", "aggregate", "summary",
+     "local.process", "local.emulator.process", "mcp_session", "verifier", "agent.loop", "agent.dialects"],
+)  # fmt: skip
+def test_importing_is_light(module: str):
+    code = f"import sys, json, pytest_ctxbench.{module}; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
