@@ -215,14 +215,14 @@ _ARCHETYPES: tuple[_Archetype, ...] = (
     _high(1, 55, sessions=_Sessions(0, 0)),
     _high(1, 55, sessions=_Sessions(0, 260)),
     _high(1, 50, sessions=_Sessions(180, 0, (_LAST_MINUTE,))),
-    _high(1, 50, jobs=(151, 151)),
+    _high(1, 50, jobs=(150, 150)),
     _high(1, 55, days=(31, 31)),
     _high(1, 55, days=(91, 91)),
     _high(23, 50),
     _high(29, 55),
     # not poor: 324, with values on both sides of every edge
     _high(1, 60, urgent=_FEW, closed=5, twin=("cove", True)),
-    _high(1, 60, jobs=(150, 150)),
+    _high(1, 60, jobs=(151, 151)),
     _high(1, 60, days=(30, 30)),
     _high(1, 75, jobs=(40, 40)),
     _high(1, 75, days=(31, 31)),
@@ -538,7 +538,8 @@ _FIRST_NAMES = (
 )  # fmt: skip
 _LAST_NAMES = (
     "Abara", "Bellini", "Castro", "Dahl", "Eriksen", "Farrow", "Gupta", "Haas", "Ibarra", "Jansen", "Kowal",
-    "Lindqvist", "Moreau", "Nakano", "Okafor", "Petrov", "Quiroga", "Rao", "Silva", "Tanaka", "Ueda", "Varga", "Weiss", "Yilmaz",
+    "Lindqvist", "Moreau", "Nakano", "Okafor", "Petrov", "Quiroga", "Rao", "Silva", "Tanaka", "Ueda", "Varga", "Weiss",
+    "Yilmaz",
 )  # fmt: skip
 _TITLES = ("Chief Information Officer", "Data Engineer", "Head of Operations", "IT Manager", "Procurement Lead")
 _MANAGERS = tuple(f"{first} {last}" for first, last in zip(_FIRST_NAMES[::2], _LAST_NAMES[1::2], strict=True))
