@@ -428,14 +428,13 @@ def _is_error(value: Any) -> bool:
 def plain_rows(runs: pd.DataFrame) -> list[dict[str, Any]]:
     """The runs as dicts of builtin values (missing columns as None), with what older tables lack worked out:
 
-    `success` (derived by design 4 where it is blank), `hit_turn_cap` (from `failure`), `total_tokens` (from its
-    parts), `reference` (from the id); and three keys of their own: `ended_in_error`, `kind` (read, write or None)
-    and `shown_model` (the label, made unique by the id where two models share one).
+    `success` (derived by design 4 where it is blank), `total_tokens` (from its parts), `reference` (from the id);
+    and three keys of their own: `ended_in_error`, `kind` (read, write or None) and `shown_model` (the label, made
+    unique by the id where two models share one).
     """
     rows = [{**dict.fromkeys(RUNS_RAW), **row} for row in _plain_cells(runs)]
     kinds = _task_kinds(rows)
     names = _shown_models(rows)
-    has_failure = "failure" in runs.columns
     for row in rows:
         for name in ("task", "model", "condition"):
             row[name] = str(row[name])
@@ -444,8 +443,6 @@ def plain_rows(runs: pd.DataFrame) -> list[dict[str, Any]]:
         row["shown_model"] = names[row["model"]]
         if row["reference"] is None:
             row["reference"] = row["model"].startswith("reference-")
-        if row["hit_turn_cap"] is None and has_failure and not row["ended_in_error"]:
-            row["hit_turn_cap"] = row["failure"] == "turn_cap"
         if row["total_tokens"] is None:
             parts = [row[c] for c in ("uncached_input", "cached_input", "output_tokens")]
             if None not in parts:
