@@ -31,11 +31,17 @@ class OfferedTool:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call. `id` is the provider's, empty while the call is only a move."""
+    """A tool call. `raw` is what a model wrote in place of JSON arguments, for misbehaving ones."""
 
     tool: str
     arguments: dict[str, Any]
-    id: str = ""
+    raw: str | None = None
+
+    def written(self) -> str:
+        """The arguments as text, as most providers carry them."""
+        if self.raw is not None:
+            return self.raw
+        return json.dumps(self.arguments, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,9 +171,8 @@ class _Sources:
             if join.other_table not in self.joined:
                 self.joined[join.other_table] = f"t{len(self.joined) + 1}"
                 new = self.joined[join.other_table]
-                self.joins.append(
-                    f"LEFT JOIN {_name(join.other_table)} {new} ON {new}.[{join.other_column}] = {alias}.[{join.column}]"
-                )
+                match = f"{new}.[{join.other_column}] = {alias}.[{join.column}]"
+                self.joins.append(f"LEFT JOIN {_name(join.other_table)} {new} ON {match}")
             alias = self.joined[join.other_table]
         return alias
 

@@ -49,9 +49,9 @@ class OffTarget(Careful):
 class Misformatted(Careful):
     """Right in content, and written so that a hasty reader gets it wrong.
 
-    A code fence, no outer pipes, a rank column, bold names, statuses in other spellings, scores with their unit, a second
-    table that answers something else, and a closing remark. With a usage trend the list comes in two parts and the
-    trend is folded into one cell.
+    A code fence, no outer pipes, a rank column, bold names, statuses in other spellings, scores with their unit, a
+    second table that answers something else, and a closing remark. With a usage trend the list comes in two parts and
+    the trend is folded into one cell.
     """
 
     def answer(self, rows: Rows, plan: Plan, known: Knowledge, question: Question) -> str:
