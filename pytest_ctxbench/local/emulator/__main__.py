@@ -35,7 +35,7 @@ def main() -> int:
         http=DroppableProtocol,
         ws="none",
         lifespan="off",
-        log_level="critical",
+        log_level="error",
         access_log=False,
         # Longer than any client keeps a connection: a server that hangs up first costs the client a request.
         timeout_keep_alive=600,

@@ -18,8 +18,9 @@ __all__ = ["FLAVOURS", "Chat"]
 _PARAMETERS = frozenset(
     {
         "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p", "n", "stop",
-        "stream", "stream_options", "max_tokens", "max_completion_tokens", "reasoning_effort", "response_format", "seed", "user",
-        "frequency_penalty", "presence_penalty", "logprobs", "top_logprobs", "logit_bias", "metadata", "store",
+        "stream", "stream_options", "max_tokens", "max_completion_tokens", "reasoning_effort", "response_format",
+        "seed", "user", "frequency_penalty",
+        "presence_penalty", "logprobs", "top_logprobs", "logit_bias", "metadata", "store",
         "prompt_cache_key", "safety_identifier", "service_tier", "verbosity",
     }
 )  # fmt: skip

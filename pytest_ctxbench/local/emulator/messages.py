@@ -28,8 +28,9 @@ __all__ = ["Messages"]
 
 _PARAMETERS = frozenset(
     {
-        "model", "messages", "max_tokens", "system", "tools", "tool_choice", "temperature", "top_p", "top_k", "metadata",
-        "stop_sequences", "stream", "thinking", "output_config", "service_tier", "cache_control", "container",
+        "model", "messages", "max_tokens", "system", "tools", "tool_choice", "temperature", "top_p", "top_k",
+        "metadata", "stop_sequences", "stream",
+        "thinking", "output_config", "service_tier", "cache_control", "container",
         "inference_geo", "context_management", "output_format",
     }
 )  # fmt: skip
@@ -301,8 +302,8 @@ class _Conversation:
             raise self.api.error(
                 400,
                 f"messages.{index - 1}: `tool_use` ids were found without `tool_result` blocks immediately after: "
-                f"{', '.join(pending)}. Each `tool_use` block must have a corresponding `tool_result` block in the next "
-                "message.",
+                f"{', '.join(pending)}. Each `tool_use` block must have a corresponding `tool_result` block in the "
+                "next message.",
             )
 
     def _assistant(self, blocks: list[Json], where: str) -> tuple[Turn, dict[str, Call]]:
@@ -352,8 +353,8 @@ class _Conversation:
             if call_id not in pending:
                 raise self.api.error(
                     400,
-                    f"{at}: unexpected `tool_use_id` found in `tool_result` blocks: {call_id}. Each `tool_result` block "
-                    "must have a corresponding `tool_use` block in the previous message.",
+                    f"{at}: unexpected `tool_use_id` found in `tool_result` blocks: {call_id}. Each `tool_result` "
+                    "block must have a corresponding `tool_use` block in the previous message.",
                 )
             if call_id in results:
                 raise self.api.error(400, f"{at}: each tool_use must have a single result. Found multiple: {call_id}")

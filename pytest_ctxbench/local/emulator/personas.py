@@ -1,12 +1,12 @@
 """Which policy stands behind a model id, how it behaves at the API, and which faults its runs meet.
 
-A persona `reference-careful` also answers to `reference-careful-<anything>`, so that one policy can be several entries of
-a roster.
+A persona `reference-careful` also answers to `reference-careful-<anything>`, so that one policy can be several entries
+of a roster.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..policies.careful import Careful
 from ..policies.conversation import Policy
@@ -16,32 +16,7 @@ from ..policies.writers import Duplicating, Misformatted, OffTarget, OverEager
 from .faults import Fault
 from .wire import Traits
 
-__all__ = ["PERSONAS", "SCRIPTED", "Persona", "persona_of"]
-
-#: The id of the model whose moves a test scripts through the control routes.
-SCRIPTED = "reference-scripted"
-
-
-@dataclass(frozen=True, slots=True)
-class Persona:
-    """`faults[n]` meets the n-th request of a run, counted over all its attempts."""
-
-    policy: Policy
-    traits: Traits = Traits()
-    faults: tuple[Fault | None, ...] = ()
-
-
-#: Rate limited, overloaded, cut off from the network, and overloaded again in the middle; then everything is right.
-_BAD_DAY = (
-    Fault("status", 429, {"retry-after": "1"}),
-    Fault("status", 529),
-    Fault("drop"),
-    None,
-    Fault("status", 503),
-    Fault("cut", after=40),
-)
-
-PERSONAS: dict[str, Persona] = {
+__all__ = ["PERSONAS: dict[str, Persona] = {
     "reference-careful": Persona(Careful()),
     "reference-particular": Persona(Careful(), Traits(rejects=("temperature",))),
     "reference-guessing": Persona(Guessing()),
@@ -51,6 +26,7 @@ PERSONAS: dict[str, Persona] = {
     "reference-misformatted": Persona(Misformatted()),
     "reference-looping": Persona(Looping()),
     "reference-refusing": Persona(Refusing()),
+    "reference-truncated": Persona(Careful()),
     "reference-unlucky": Persona(Careful(), faults=_BAD_DAY),
 }
 

@@ -22,7 +22,7 @@ _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYST
 
 
 class EmulatorProcess:
-    """A running emulator: `url` without a trailing slash, `pid`. Ends with `stop()`, with a `with` block, or with us."""
+    """A running emulator: `url` (no slash at the end), `pid`. Ends with `stop()`, with a `with` block, or with us."""
 
     def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
         self._process = process

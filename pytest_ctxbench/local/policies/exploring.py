@@ -31,6 +31,8 @@ def _pick(row: dict[str, str], what: str) -> str:
 
 def explore(tools: Tools) -> Generator[Move, tuple[Result, ...], list[SeenTable]]:
     """Catalogs, then schemas, tables and columns: at most four turns. System schemas are passed over."""
+    if not all(purpose in tools for purpose in ("catalogs", "schemas", "tables", "columns")):
+        return []
     (listed,) = yield Move(thinking="First I look at what there is.", calls=(tools.call("catalogs"),))
     catalogs = list(dict.fromkeys(_pick(r, "catalog") for r in read_rows(listed.text)))
     if not catalogs:
