@@ -43,7 +43,6 @@ from .dataset import (
     require_folder,
 )
 from .errors import ConfigError
-from .layout import find_layout
 
 __all__ = [
     "ACCOUNTS_COLUMNS",
@@ -501,9 +500,10 @@ def write(derived: DerivedGoldens, out: Path) -> list[Path]:
     return changed
 
 
+#: beside a folder `goldens`, any of these makes it the goldens folder of a benchmark project (also of a copy of one)
+_PROJECT_MARKS = ("config/models.yaml", "config/rubric.yaml", "data/manifest.json")
+
+
 def _is_project_goldens(out: Path) -> bool:
-    try:
-        layout = find_layout(out)
-    except ConfigError:
-        return False
-    return layout.goldens.resolve() == out.resolve()
+    folder = out.resolve()
+    return folder.name == "goldens" and any((folder.parent / mark).is_file() for mark in _PROJECT_MARKS)
