@@ -16,9 +16,34 @@ from ..policies.writers import Duplicating, Misformatted, OffTarget, OverEager
 from .faults import Fault
 from .wire import Traits
 
-__all__ = ["PERSONAS: dict[str, Persona] = {
+__all__ = ["PERSONAS", "SCRIPTED", "Persona", "persona_of"]
+
+#: The id of the model whose moves a test scripts through the control routes.
+SCRIPTED = "reference-scripted"
+
+
+@dataclass(frozen=True, slots=True)
+class Persona:
+    """`faults[n]` meets the n-th request of a run, counted over all its attempts."""
+
+    policy: Policy
+    traits: Traits = field(default_factory=Traits)
+    faults: tuple[Fault | None, ...] = ()
+
+
+#: Rate limited, overloaded, cut off from the network, each once and then served; after that everything is right.
+_BAD_DAY = (
+    Fault("status", 429, {"retry-after": "1"}),
+    None,
+    Fault("status", 529, {"retry-after": "0"}),
+    None,
+    Fault("drop"),
+)
+
+PERSONAS: dict[str, Persona] = {
     "reference-careful": Persona(Careful()),
     "reference-particular": Persona(Careful(), Traits(rejects=("temperature",))),
+    "reference-truncated": Persona(Careful()),
     "reference-guessing": Persona(Guessing()),
     "reference-overeager": Persona(OverEager()),
     "reference-duplicating": Persona(Duplicating()),
@@ -26,7 +51,6 @@ __all__ = ["PERSONAS: dict[str, Persona] = {
     "reference-misformatted": Persona(Misformatted()),
     "reference-looping": Persona(Looping()),
     "reference-refusing": Persona(Refusing()),
-    "reference-truncated": Persona(Careful()),
     "reference-unlucky": Persona(Careful(), faults=_BAD_DAY),
 }
 
