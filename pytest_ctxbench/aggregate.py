@@ -17,13 +17,14 @@ import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .columns import MATRIX, MATRIX_KEY, RUNS_RAW
 from .errors import ConfigError
 from .records import CONDITIONS, FAILURES, TASKS
+from .scoring.numbers import round_half_up
 from .store import write_atomically
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ __all__ = [
     "one_line",
     "plain_rows",
     "read_runs_raw",
-    "round_half_up",
+    "rounded",
     "runs_table",
     "table_bytes",
     "task_order",
@@ -134,7 +135,7 @@ def flatten(record: Mapping[str, Any], score: Score | None) -> dict[str, Any]:
     row["cost_usd"] = None if cost is None else round(cost, 12)
     correctness = row["correctness"]
     if cost is not None and correctness:
-        row["cost_per_correct"] = round_half_up(cost / (correctness / 100), 6)
+        row["cost_per_correct"] = rounded(cost / (correctness / 100), 6)
     uncached, write, cached = (record.get(f) for f in ("uncached_input", "cache_write", "cached_input"))
     output = record.get("output")
     row["uncached_input"] = _sum_known(uncached, write)
@@ -496,11 +497,9 @@ def _derived_success(row: Mapping[str, Any]) -> bool | None:
 # ---------------------------------------------------------------- the matrix
 
 
-def round_half_up(value: float, decimals: int) -> float:
-    """Rounded as on paper. Floating-point noise far behind the last decimal does not decide."""
-    exact = Decimal(repr(round(value, decimals + 6)))
-    rounded = float(exact.quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
-    return rounded + 0.0  # no negative zero
+def rounded(value: float, decimals: int) -> float:
+    """Half up, as on paper: floating-point noise far behind the last decimal decides nothing."""
+    return round_half_up(round(value, decimals + 6), decimals)
 
 
 def median(values: Sequence[float]) -> float | None:
@@ -526,7 +525,7 @@ def matrix(runs: pd.DataFrame) -> pd.DataFrame:
         line.update(_cell_aggregates([row for row in rows if not row["ended_in_error"]]))
         for name, decimals in MATRIX_DECIMALS.items():
             if line[name] is not None:
-                line[name] = round_half_up(line[name], decimals)
+                line[name] = rounded(line[name], decimals)
         table.append(line)
     return _frame(table, MATRIX_KINDS)
 
@@ -581,7 +580,7 @@ def _cell_aggregates(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "turn_cap_rate": rate("hit_turn_cap"),
     }
     if correctness_med is not None and cost_med is not None:
-        shown = round_half_up(correctness_med, MATRIX_DECIMALS["correctness_med"])
+        shown = rounded(correctness_med, MATRIX_DECIMALS["correctness_med"])
         cell["cost_per_correct"] = cost_med / (shown / 100) if shown else None
     kind = rows[0]["kind"] if rows else None
     if kind == "read":

@@ -324,6 +324,10 @@ def _cost_per_success(side: Side) -> str:
     return "none" if side.priced and side.scored and not side.successes else "-"
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _spend(side: Side) -> str:
     return _money(side.spend) if side.priced else "-"
 
@@ -367,14 +371,15 @@ _SIDE_NAMES = {"raw": "raw access", "context": "with context"}
 def _heading(group: Group) -> str:
     shown = _sides_shown(group)
     noun = "reference agent" if group.reference else "model"
-    count = f"{len(group.models)} {noun}{'' if len(group.models) == 1 else 's'}"
+    count = _counted(len(group.models), noun)
     title = " -> ".join(_SIDE_NAMES[which] for which in shown) or "other conditions"
     if len(shown) == 1:
         title += " only"
     pooled = group.pooled
     parts = [count]
     if pooled is not None:
-        parts.append(" -> ".join(f"{getattr(pooled, which).runs:,}" for which in shown) + " runs")
+        sides: list[Side] = [getattr(pooled, which) for which in shown]
+        parts.append(" -> ".join([*(f"{s.runs:,}" for s in sides[:-1]), _counted(sides[-1].runs, "run")]))
     parts.append(f"endpoint {group.endpoints[0]}" if len(group.endpoints) == 1 else "endpoint unknown")
     if len(group.endpoints) > 1:
         parts[-1] = f"endpoints {' and '.join(group.endpoints)} together"
@@ -418,23 +423,25 @@ def _findings(group: Group) -> list[str]:
             f"of the tasks' success rates is {rates}"
         )
     if group.one_sided and len(_sides_shown(group)) == 2:
-        lines.append(f"{group.one_sided} model-task pairs were measured in one of the two conditions only")
+        lines.append(f"measured in one of the two conditions only: {_counted(group.one_sided, 'model-task pair')}")
     if group.errors:
         classes = ", ".join(f"{name} {count}" for name, count in group.errors.items())
         lines.append(
-            f"left out: {sum(group.errors.values())} runs that ended in an error and are pending again ({classes}); "
-            f"they cost {_money(group.error_spend)}"
+            f"left out, having ended in an error, and pending again: {_counted(sum(group.errors.values()), 'run')} "
+            f"({classes}), which cost {_money(group.error_spend)}"
         )
     if group.unmeasured:
         lines.append(f"without a measured run: {', '.join(group.unmeasured)}")
     if group.earlier_spend:
         lines.append(f"earlier attempts that ended in an error cost {_money(group.earlier_spend)} more")
     if group.unscored:
-        lines.append(f"{group.unscored} runs have no score and are in no success rate")
+        lines.append(f"without a score, so in no success rate: {_counted(group.unscored, 'run')}")
     if group.unpriced:
-        lines.append(f"the cost of {group.unpriced} runs is unknown; the spend is without them")
+        lines.append(f"of unknown cost, so not in the spend: {_counted(group.unpriced, 'run')}")
     if group.usage_incomplete:
-        lines.append(f"{group.usage_incomplete} runs had model calls without token counts; they cost more than shown")
+        lines.append(
+            f"with model calls without token counts, so costlier than shown: {_counted(group.usage_incomplete, 'run')}"
+        )
     if len(group.endpoints) > 1:
         lines.append("the runs come from different endpoints, so times and results are not comparable")
     return lines
@@ -474,7 +481,7 @@ def terminal_lines(summary: Summary) -> list[str]:
             lines += _wrapped(_REFERENCE_NOTE, "")
         lines += _columns(_compared(group))
         for condition, sides in group.others:
-            lines += _wrapped(f"condition {one_line(condition)} ({dict(sides)['all'].runs:,} runs)", "")
+            lines += _wrapped(f"condition {one_line(condition)} ({_counted(dict(sides)['all'].runs, 'run')})", "")
             lines += _columns([(name, (side,)) for name, side in sides])
         for finding in _findings(group):
             lines += _wrapped(finding, "- ")
@@ -559,10 +566,10 @@ def _md_metrics(named: _Named) -> str:
     header = ["task", "success", "tool calls (median)", "turns (median)", "at turn cap", "total spend",
               "cost per success"]  # fmt: skip
     figures: tuple[Callable[[Side], str], ...] = (
-        lambda s: f"{_percent(s.success_rate)} ({_share(s.successes, s.scored)})",
+        lambda s: f"{_percent(s.success_rate)} ({_share(s.successes, s.scored)})" if s.scored else "-",
         lambda s: _plain(s.calls_med),
         lambda s: _plain(s.turns_med),
-        lambda s: f"{_percent(s.cap_rate)} ({_share(s.at_cap, s.cap_known)})",
+        lambda s: f"{_percent(s.cap_rate)} ({_share(s.at_cap, s.cap_known)})" if s.cap_known else "-",
         _spend,
         _cost_per_success,
     )

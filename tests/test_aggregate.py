@@ -380,8 +380,8 @@ def test_order_does_not_depend_on_execution_order() -> None:
     ],
 )  # fmt: skip
 def test_rounding_is_half_up(value: float, decimals: int, right: float) -> None:
-    assert aggregate.round_half_up(value, decimals) == right
-    assert math.copysign(1, aggregate.round_half_up(-0.0, 1)) == 1
+    assert aggregate.rounded(value, decimals) == right
+    assert math.copysign(1, aggregate.rounded(-0.0, 1)) == 1
 
 
 # ---------------------------------------------------------------- success in older tables
@@ -558,7 +558,7 @@ def test_what_a_spreadsheet_does_to_a_table(tmp_path: Path) -> None:
     [
         (["task,model,condition,run,cost_usd", "r1,m,baseline,1,cheap"],
          "line 2, column cost_usd: 'cheap' is not a number; correct it or leave it blank"),
-        (["task,model,condition,run,cost_usd", "r1,m,baseline,1,nan"], "line 2, column cost_usd: 'nan' is not a number"),
+        (["task,model,condition,run,cost_usd", "r1,m,baseline,1,nan"], "column cost_usd: 'nan' is not a number"),
         (["task,model,condition,run,cost_usd", "r1,m,baseline,1,1e999"], "'1e999' is not a number"),
         (["task,model,condition,run,cost_usd", 'r1,m,baseline,1,"1,5"'], "'1,5' is not a number"),
         (["task,model,condition,run,turns", "r1,m,baseline,1,", "r1,m,baseline,2,4.5"],
