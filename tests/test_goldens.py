@@ -6,6 +6,7 @@ touched, whatever it is. What the derivation itself must hold to is tested in te
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.data import SnapshotCollection, SnapshotCollections
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.location import PyTestLocation
-from syrupy.types import SnapshotIndex
+from syrupy.types import SerializedData, SnapshotIndex
 
 from pytest_ctxbench import goldens
 
@@ -43,6 +44,11 @@ class GoldenFile(SingleFileSnapshotExtension):
     ) -> SnapshotCollections:
         """Nothing: what is not discovered is never unused, and so never deleted by an update."""
         return SnapshotCollections()
+
+    def diff_lines(self, serialized_data: SerializedData, snapshot_data: SerializedData) -> Iterator[str]:
+        """Rows against rows, not one line of bytes."""
+        received, expected = (d.decode() if isinstance(d, bytes) else d for d in (serialized_data, snapshot_data))
+        return super().diff_lines(received, expected)
 
     @classmethod
     def write_snapshot_collection(
