@@ -98,7 +98,7 @@ class BenchSession:
         marker = metafunc.definition.get_closest_marker("ctxbench")
         if marker is None:
             return
-        task = marker.kwargs.get("task")
+        task = str(marker.kwargs.get("task"))
         if task not in self.bench.tasks:
             raise pytest.UsageError(
                 f"{metafunc.definition.nodeid}: the marker ctxbench(task={task!r}) names no task of {self.bench.path}; "
@@ -314,7 +314,7 @@ class BenchSession:
         record = item.stash.get(RECORD, None)
         if record is not None and (report.when == "call" or report.outcome != "passed"):
             # One JSON text: xdist's wire takes only builtin types.
-            report.ctxbench_record = json.dumps(record)
+            vars(report)["ctxbench_record"] = json.dumps(record)
             del item.stash[RECORD]
         return report
 
@@ -322,7 +322,8 @@ class BenchSession:
         if not self.is_main:
             return
         record = getattr(report, "ctxbench_record", None)
-        if record is not None and report.outcome != "rerun":
+        rerun = str(report.outcome) == "rerun"  # an outcome that pytest's own types do not know
+        if record is not None and not rerun:
             self.config.hook.pytest_ctxbench_record(record=json.loads(record), config=self.config)
         if report.skipped and isinstance(report.longrepr, tuple):
             self._skipped[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
