@@ -17,8 +17,8 @@ __all__ = ["Guessing"]
 
 
 def _column(table: SeenTable, *words: str) -> str | None:
-    """The first column whose name holds all the words."""
-    return next((c for c in table.columns if all(w in c.lower() for w in words)), None)
+    """The shortest column name that holds all the words."""
+    return min((c for c in table.columns if all(w in c.lower() for w in words)), key=len, default=None)
 
 
 def _quoted(name: str) -> str:
