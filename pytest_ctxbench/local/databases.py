@@ -1,0 +1,136 @@
+"""The databases behind one server: a pristine template, a work copy, and the engine processes on them (case S09)."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import hashlib
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+from ..dataset import REQUIRED, read_rows, require_folder, validate
+from ..dataset import TABLES as FILES
+from ..errors import ConfigError, CtxbenchError
+from .schema import Table, database_files, tables_for
+from .supervisor import EngineFailure, EngineProcess, EngineSettings
+
+__all__ = ["Databases", "DatabasesError"]
+
+
+class DatabasesError(CtxbenchError):
+    """The databases cannot be served or replaced; the server cannot help itself."""
+
+
+class Databases:
+    """Owns the folders and processes below `home`, which must exist and be private.
+
+    With `isolate_reads`, `run(pristine=True)` is answered from the template, by a process that has it open read only.
+    """
+
+    def __init__(self, data: Path, home: Path, settings: EngineSettings, *, isolate_reads: bool) -> None:
+        self._data = data
+        self._home = home
+        self._template = home / "template"
+        self._work = EngineProcess(settings, home / "work-engine", name="work", read_only=False)
+        self._read = (
+            EngineProcess(settings, home / "read-engine", name="read", read_only=True) if isolate_reads else None
+        )
+        self._generation = 0
+        self._folder: Path | None = None
+        self._replacing = asyncio.Lock()
+        self._seal: tuple[str, ...] | None = None
+        self.tables: tuple[Table, ...] = ()
+
+    async def start(self) -> None:
+        """Load the dataset and open everything. Raises `ConfigError` for a dataset that cannot be used."""
+        require_folder(self._data)
+        headers = _headers(self._data)
+        self._template.mkdir(mode=0o700)
+        engines = [e for e in (self._work, self._read) if e is not None]
+        await asyncio.gather(*(engine.start() for engine in engines))
+        try:
+            await self._work.build(self._data.resolve(), self._template, headers)
+        except EngineFailure as error:
+            await asyncio.to_thread(validate, self._data)  # says where it is wrong
+            raise ConfigError(f"the dataset in {self._data} cannot be loaded: {_one_line(error)}") from None
+        for path in database_files(self._template).values():
+            path.chmod(stat.S_IRUSR)
+        self._seal = await asyncio.to_thread(_sealed, self._template)
+        self.tables = tables_for(headers)
+        opened = [self.fresh()]
+        if self._read is not None:
+            opened.append(self._read.open(self._template))
+        try:
+            await asyncio.gather(*opened)
+        except EngineFailure as error:
+            raise DatabasesError(f"the SQL engine cannot open its databases: {_one_line(error)}") from None
+
+    async def fresh(self) -> None:
+        """Put a new copy of the template in place of the work database. Raises `DatabasesError`.
+
+        Statements in flight are stopped; nothing that was written before is left.
+        """
+        async with self._replacing:
+            self._generation += 1
+            folder = self._home / f"work-{self._generation}"
+            await asyncio.to_thread(self._copy, folder)
+            try:
+                await self._work.open(folder)
+            except EngineFailure as error:
+                raise DatabasesError(f"the database cannot be replaced: {_one_line(error)}") from None
+            old, self._folder = self._folder, folder
+            if old is not None:
+                await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+
+    def _copy(self, folder: Path) -> None:
+        if _sealed(self._template) != self._seal:
+            raise DatabasesError("the template database has changed since it was made; restart the endpoint")
+        try:
+            folder.mkdir(mode=0o700)
+            for path in database_files(self._template).values():
+                copied = folder / path.name
+                shutil.copyfile(path, copied)
+                copied.chmod(stat.S_IRUSR | stat.S_IWUSR)
+        except OSError as error:
+            raise DatabasesError(f"the database cannot be copied: {error.strerror}") from None
+
+    async def run(self, order: dict[str, Any], *, pristine: bool) -> dict[str, Any]:
+        """One statement (see `engine.Engine.run`). Raises `EngineFailure`."""
+        engine = self._read if pristine and self._read is not None else self._work
+        return await engine.run(order)
+
+    async def health(self) -> dict[str, Any]:
+        """One trivial statement in each process. Raises `EngineFailure`."""
+        order = {"sql": "SELECT 1", "allowed": ["select"], "max_rows": 1, "max_bytes": 1_000}
+        engines = {"work": self._work} | ({"read": self._read} if self._read is not None else {})
+        await asyncio.gather(*(engine.run(dict(order)) for engine in engines.values()))
+        return {
+            "generation": self._generation,
+            "engines": {name: {"pid": e.pid, "restarts": e.restarts} for name, e in engines.items()},
+        }
+
+    async def close(self) -> None:
+        await asyncio.gather(*(e.close() for e in (self._work, self._read) if e is not None))
+
+
+def _headers(data: Path) -> dict[str, list[str]]:
+    """The columns of every file. Raises `ConfigError` for a file that is missing or has no usable header."""
+    headers = {}
+    for name in FILES:
+        next(read_rows(data, name, REQUIRED[name]), None)
+        with (data / name).open(encoding="utf-8-sig", newline="") as handle:
+            headers[name] = next(csv.reader(handle), [])
+    return headers
+
+
+def _sealed(folder: Path) -> tuple[str, ...]:
+    try:
+        return tuple(hashlib.sha256(p.read_bytes()).hexdigest() for p in database_files(folder).values())
+    except OSError as error:
+        raise DatabasesError(f"the template database cannot be read: {error.strerror}; restart the endpoint") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,484 @@
+"""The DuckDB behind the endpoint, as an engine process runs it: opening, locking down, running one statement.
+
+Three databases are attached, one for each catalog. The main database is in memory, holds only what the metadata tables
+show, and nothing is ever created in it afterwards. Every statement gets a cursor of its own. Reads run in a transaction
+that is read only and rolled back; writes one after the other, each in a transaction of its own (cases S12, V11).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .guard import Guard
+from .schema import CATALOGS, TABLES, Table, database_files, tables_for
+from .sql import SqlError, Statement, Translator
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = [
+    "Engine",
+    "EngineError",
+    "EngineLimits",
+    "Running",
+    "build_template",
+    "clean",
+    "json_value",
+]
+
+_MEBIBYTE = 1024 * 1024
+
+
+class EngineError(Exception):
+    """A statement failed. `code` is for the supervisor: sql, timeout, memory, interrupted, too_large, engine."""
+
+    def __init__(self, message: str, code: str = "sql") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """`memory_mb` is DuckDB's own limit; the process has an address-space limit above it. Times in seconds."""
+
+    memory_mb: int = 512
+    statement_timeout_s: float = 30.0
+    threads: int = 2
+
+
+# --- the template ---------------------------------------------------------------------------------------------------
+
+_CASTS = {
+    "VARCHAR": "{0}",
+    "BIGINT": "CAST(CAST({0} AS DECIMAL(38,4)) AS BIGINT)",
+    "DECIMAL(18,4)": "CAST({0} AS DECIMAL(18,4))",
+    "DATE": "CAST(left({0}, 10) AS DATE)",
+    # a time zone is cut off, not converted, as `dataset.parse_date` reads it
+    "TIMESTAMP": r"CAST(regexp_replace(replace({0}, ',', '.'), '(:\d\d(?:\.\d+)?) ?(?:Z|UTC|[+-]\d\d:?\d\d)$', '\1')"
+    r" AS TIMESTAMP)",
+}
+
+
+def build_template(data: Path, folder: Path, headers: dict[str, Sequence[str]]) -> None:
+    """Load the six CSVs of `data` into one database file for each catalog in `folder`.
+
+    `headers` are the files' columns. Raises `EngineError` when a value cannot be read; `dataset.validate` then says
+    where it stands.
+    """
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false", "threads": "2"})
+    try:
+        for catalog, path in database_files(folder).items():
+            connection.execute(f"ATTACH '{_quoted(path)}' AS \"{catalog}\"")
+        for table in tables_for(headers):
+            _create(connection, table)
+            if table.file is not None:
+                _load(connection, table, data / table.file)
+        for catalog in CATALOGS:
+            connection.execute(f'CHECKPOINT "{catalog}"')
+            connection.execute(f'DETACH "{catalog}"')
+    except duckdb.Error as error:
+        raise EngineError(str(error)) from None
+    finally:
+        connection.close()
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
+def _create(connection: duckdb.DuckDBPyConnection, table: Table) -> None:
+    schema = f'"{table.catalog}"."{table.schema}"'
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+    parts = []
+    for column in table.columns:
+        default = ""
+        if column.generated:
+            connection.execute(f'CREATE SEQUENCE {schema}."{table.name}_{column.name}"')
+            default = f""" DEFAULT nextval('{schema}."{table.name}_{column.name}"') NOT NULL"""
+        elif column.source is None and column.sql_type == "TIMESTAMP":
+            default = " DEFAULT TIMESTAMP '2026-07-16 00:00:00'"
+        parts.append(f'"{column.name}" {column.sql_type}{default}')
+    connection.execute(f"CREATE TABLE {table.quoted} ({', '.join(parts)})")
+
+
+def _load(connection: duckdb.DuckDBPyConnection, table: Table, file: Path) -> None:
+    values = []
+    for column in table.columns:
+        if column.source is None:
+            # the CRM's own record id: 18 characters, derived, so that it is the same in every copy
+            values.append("'001' || upper(left(md5('crm-record:' || \"Id\"), 15))")
+        else:
+            cell = 'nullif("' + column.source + "\", '')"
+            values.append(_CASTS[column.sql_type].format(cell))
+    source = (
+        f"read_csv('{_quoted(file)}', header=true, all_varchar=true, delim=',', quote='\"', escape='\"', "
+        "null_padding=false, encoding='utf-8', comment='', max_line_size=2097152)"
+    )
+    connection.execute(f"INSERT INTO {table.quoted} SELECT {', '.join(values)} FROM {source}")
+
+
+# --- running --------------------------------------------------------------------------------------------------------
+
+_CONFIG = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "allow_unsigned_extensions": "false",
+    "allow_persistent_secrets": "false",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+}
+
+#: Set after attaching, then locked, then read back: (setting, value as DuckDB shows it).
+_LOCKED = (
+    ("TimeZone", "UTC"),
+    ("integer_division", "true"),
+    ("default_null_order", "NULLS_FIRST_ON_ASC_LAST_ON_DESC"),
+    ("enable_external_access", "false"),
+    ("lock_configuration", "true"),
+)
+_READ_BACK = {
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "allow_persistent_secrets": "false",
+    "integer_division": "true",
+    "timezone": "utc",
+    "temp_directory": "",
+}
+
+
+class Running:
+    """One statement in flight. It may be told to stop from another thread, also before it has begun."""
+
+    def __init__(self) -> None:
+        self.cursor: duckdb.DuckDBPyConnection | None = None
+        self.stopped: str | None = None
+
+    def stop(self, why: str) -> None:
+        self.stopped = self.stopped or why
+        self.repeat_stop()
+
+    def repeat_stop(self) -> None:
+        """An interrupt that comes before the execution is lost, so it is sent again and again (case V05)."""
+        cursor = self.cursor
+        if cursor is not None and self.stopped:
+            cursor.interrupt()
+
+
+class Engine:
+    """One open set of databases. Thread-safe: `run` may be called from many threads at once."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self._limits = limits
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._translator: Translator | None = None
+        self._guard: Guard | None = None
+        self._checked: set[str] = set()
+        self._tables: tuple[Table, ...] = ()
+        self._read_only = True
+        self._write = threading.Lock()
+
+    # -- opening
+
+    def open(self, folder: Path, *, read_only: bool) -> None:
+        """Close what is open and open the databases of `folder`. Raises `EngineError`."""
+        import duckdb
+
+        self.close()
+        config: dict[str, str | bool | int | float | list[str]] = {
+            **_CONFIG,
+            "memory_limit": f"{self._limits.memory_mb}MB",
+            "threads": str(self._limits.threads),
+            "max_execution_time": str(int(self._limits.statement_timeout_s * 1000)),
+        }
+        connection = duckdb.connect(":memory:", config=config)
+        try:
+            for catalog, path in database_files(folder).items():
+                mode = " (READ_ONLY)" if read_only else ""
+                connection.execute(f"ATTACH '{_quoted(path)}' AS \"{catalog}\"{mode}")
+            tables = _present_tables(connection)
+            if self._translator is None or tables != self._tables:
+                self._translator = Translator(tables)
+                self._checked = set()
+            self._tables = tables
+            self._guard = Guard(connection, tables)
+            _fill_metadata(connection, tables)
+            for name, value in _LOCKED:
+                connection.execute(f"SET GLOBAL {name} = '{value}'")  # a session's own would not reach its cursors
+            _assert_locked(connection.cursor())
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        self._read_only = read_only
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        return self._tables
+
+    # -- statements
+
+    def run(self, running: Running, order: dict[str, Any], committing: Callable[[], None]) -> dict[str, Any]:
+        """Translate and run one statement.
+
+        `order`: sql, allowed (list of select, insert, delete), catalog, schema, parameters, schema_only, max_rows,
+        max_bytes, truncate. Gives {kind, columns: [{name, type}], rows, more, affected}. `committing` is called right
+        before a write becomes permanent. Raises `EngineError`.
+        """
+        import duckdb
+
+        connection, translator = self._connection, self._translator
+        if connection is None or translator is None or self._guard is None:
+            raise EngineError("the database is not open", "engine")
+        try:
+            statement = translator.translate(
+                order["sql"],
+                frozenset(order["allowed"]),
+                default_catalog=order.get("catalog"),
+                default_schema=order.get("schema"),
+                parameters=order.get("parameters"),
+            )
+            cursor = connection.cursor()
+            try:
+                running.cursor = cursor
+                for check in statement.checks:
+                    if check not in self._checked:
+                        self._guard.check(cursor, check)
+                        if len(self._checked) > 10_000:
+                            self._checked.clear()
+                        self._checked.add(check)
+                if running.stopped:
+                    raise EngineError(*_why(running.stopped, self._limits))
+                if statement.kind == "select":
+                    return self._read(cursor, statement, order)
+                return self._change(cursor, statement, committing)
+            finally:
+                running.cursor = None
+                cursor.close()
+        except SqlError as error:
+            raise EngineError(str(error)) from None
+        except duckdb.InterruptException as error:
+            raise EngineError(
+                *_why(running.stopped or ("timeout" if "time" in str(error) else "interrupted"), self._limits)
+            ) from None
+        except duckdb.OutOfMemoryException:
+            raise EngineError(
+                "Out of Memory Error: the statement needs more memory than it may use", "memory"
+            ) from None
+        except MemoryError:
+            raise EngineError("Out of Memory Error: the result needs more memory than it may use", "memory") from None
+        except duckdb.FatalException as error:
+            raise EngineError(clean(str(error)), "engine") from None
+        except duckdb.Error as error:
+            if running.stopped:
+                raise EngineError(*_why(running.stopped, self._limits)) from None
+            text = str(error)
+            memory = "bad_alloc" in text or "Out of Memory" in text or "could not allocate" in text.lower()
+            raise EngineError(clean(text), "memory" if memory else "sql") from None
+
+    def _read(self, cursor: duckdb.DuckDBPyConnection, statement: Statement, order: dict[str, Any]) -> dict[str, Any]:
+        cursor.execute("BEGIN TRANSACTION READ ONLY")
+        try:
+            cursor.execute(statement.sql)
+            columns = [{"name": str(d[0]), "type": str(d[1])} for d in cursor.description or []]
+            for column in columns:
+                if column["type"].upper().endswith("WITH TIME ZONE"):
+                    raise SqlError(
+                        f"column {column['name']} has a time zone, which is not supported; CAST it to TIMESTAMP or DATE"
+                    )
+            if order.get("schema_only"):
+                return {"kind": "select", "columns": columns, "rows": [], "more": False, "affected": -1}
+            rows, more = _fetch(cursor, int(order["max_rows"]), int(order["max_bytes"]))
+        finally:
+            cursor.execute("ROLLBACK")
+        if more and not order.get("truncate"):
+            raise EngineError(
+                f"the result is larger than {order['max_rows']} rows or {int(order['max_bytes']) // _MEBIBYTE} MiB; "
+                "ask for fewer rows or columns",
+                "too_large",
+            )
+        return {"kind": "select", "columns": columns, "rows": rows, "more": more, "affected": -1}
+
+    def _change(
+        self, cursor: duckdb.DuckDBPyConnection, statement: Statement, committing: Callable[[], None]
+    ) -> dict[str, Any]:
+        if self._read_only:
+            raise EngineError("this database is read only")
+        with self._write:
+            cursor.execute("BEGIN TRANSACTION")
+            try:
+                counted = cursor.execute(statement.sql).fetchall()
+                committing()
+                cursor.execute("COMMIT")
+            except BaseException:
+                _rollback(cursor)
+                raise
+        affected = int(counted[0][0]) if counted and counted[0] else 0
+        return {"kind": statement.kind, "columns": [], "rows": [], "more": False, "affected": affected}
+
+
+def _rollback(cursor: duckdb.DuckDBPyConnection) -> None:
+    import duckdb
+
+    try:
+        cursor.execute("ROLLBACK")
+    except duckdb.Error:
+        pass  # there is none to roll back
+
+
+def _why(reason: str, limits: EngineLimits) -> tuple[str, str]:
+    if reason == "timeout":
+        return f"the statement ran longer than {limits.statement_timeout_s:g} s and was stopped", "timeout"
+    if reason == "replaced":
+        return "the database was replaced while the statement ran", "interrupted"
+    return "the statement was cancelled", "interrupted"
+
+
+def clean(message: str) -> str:
+    """The engine's own words without paths and without the echo of the translated statement."""
+    message = re.split(r"\n\s*\nLINE \d+:|\nLINE \d+:", message)[0]
+    message = re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+[\w.+-]*", "<path>", message)
+    return message.strip()
+
+
+def _present_tables(connection: duckdb.DuckDBPyConnection) -> tuple[Table, ...]:
+    """The tables as the files have them: optional columns that the dataset lacks are not there."""
+    found: dict[str, set[str]] = {}
+    rows = connection.execute(
+        "SELECT database_name, schema_name, table_name, column_name FROM duckdb_columns() WHERE NOT internal"
+    ).fetchall()
+    for database, schema, table, column in rows:
+        found.setdefault(f"{database}.{schema}.{table}", set()).add(str(column))
+    headers: dict[str, list[str]] = {}
+    for table in TABLES:
+        if table.file is not None:
+            present = found.get(".".join(table.path), set())
+            headers[table.file] = [c.source for c in table.columns if c.source and c.name in present]
+    return tables_for(headers)
+
+
+def _fill_metadata(connection: duckdb.DuckDBPyConnection, tables: Sequence[Table]) -> None:
+    """What INFORMATION_SCHEMA and the sys_ tables show: the endpoint's tables and nothing of the engine's own."""
+    connection.execute("CREATE SCHEMA meta")
+    schemas = sorted({(t.catalog, t.schema) for t in tables})
+    plain: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
+        "schemata": (
+            "CATALOG_NAME VARCHAR, SCHEMA_NAME VARCHAR, TABLE_CATALOG VARCHAR",
+            [(c, s, c) for c, s in schemas],
+        ),
+        "tables": (
+            "TABLE_CATALOG VARCHAR, TABLE_SCHEMA VARCHAR, TABLE_NAME VARCHAR, TABLE_TYPE VARCHAR",
+            [(*t.path, "BASE TABLE") for t in tables],
+        ),
+        "columns": (
+            "TABLE_CATALOG VARCHAR, TABLE_SCHEMA VARCHAR, TABLE_NAME VARCHAR, COLUMN_NAME VARCHAR, "
+            "ORDINAL_POSITION BIGINT, IS_NULLABLE VARCHAR, DATA_TYPE VARCHAR",
+            [
+                (*t.path, c.name, n, "YES" if c.nullable else "NO", c.sql_type)
+                for t in tables
+                for n, c in enumerate(t.columns, 1)
+            ],
+        ),
+        "sys_catalogs": ("CatalogName VARCHAR", [(c,) for c in CATALOGS]),
+        "sys_schemas": ("CatalogName VARCHAR, SchemaName VARCHAR", list(schemas)),
+        "sys_tables": (
+            "CatalogName VARCHAR, SchemaName VARCHAR, TableName VARCHAR, TableType VARCHAR",
+            [(*t.path, "TABLE") for t in tables],
+        ),
+        "sys_tablecolumns": (
+            "CatalogName VARCHAR, SchemaName VARCHAR, TableName VARCHAR, ColumnName VARCHAR, DataTypeName VARCHAR, "
+            "IsNullable BOOLEAN, Ordinal BIGINT",
+            [(*t.path, c.name, c.sql_type, c.nullable, n) for t in tables for n, c in enumerate(t.columns, 1)],
+        ),
+    }
+    for name, (columns, rows) in plain.items():
+        connection.execute(f"CREATE TABLE memory.meta.{name} ({columns})")
+        marks = ", ".join("?" for _ in rows[0])
+        flat = [value for row in rows for value in row]
+        connection.execute(f"INSERT INTO memory.meta.{name} VALUES " + ", ".join(f"({marks})" for _ in rows), flat)
+    for macro in _MACROS:
+        connection.execute(f"CREATE MACRO memory.main.{macro}")
+
+
+#: Functions of other dialects that DuckDB lacks and that need no knowledge of the statement.
+_MACROS = (
+    "isnumeric(x) AS CASE WHEN TRY_CAST(x AS DOUBLE) IS NULL THEN 0 ELSE 1 END",
+    "isdate(x) AS CASE WHEN TRY_CAST(x AS TIMESTAMP) IS NULL THEN 0 ELSE 1 END",
+    "julianday(d) AS julian(CAST(d AS TIMESTAMP))",
+    "quotename(s) AS '[' || replace(s, ']', ']]') || ']'",
+    "space(n) AS repeat(' ', n)",
+)
+
+
+def _assert_locked(connection: duckdb.DuckDBPyConnection) -> None:
+    """Raises `EngineError` unless every part of the lock-down took effect (case V01)."""
+    shown = dict(connection.execute("SELECT lower(name), value FROM duckdb_settings()").fetchall())
+    for name, wanted in _READ_BACK.items():
+        if str(shown.get(name, "<missing>")).lower() != wanted:
+            raise EngineError(f"the lock-down failed: {name} is {shown.get(name)!r}", "engine")
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+_BATCH = 500
+
+
+def _fetch(cursor: duckdb.DuckDBPyConnection, max_rows: int, max_bytes: int) -> tuple[list[list[Any]], bool]:
+    """The first rows as JSON values, and whether there are more. The size is that of the rows as compact JSON."""
+    rows: list[list[Any]] = []
+    size = 0
+    while len(rows) <= max_rows:
+        batch = cursor.fetchmany(min(_BATCH, max_rows + 1 - len(rows)))
+        if not batch:
+            return rows, False
+        for raw in batch:
+            row = [json_value(value) for value in raw]
+            size += len(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")) + 1
+            if size > max_bytes or len(rows) == max_rows:
+                return rows, True
+            rows.append(row)
+    return rows, True
+
+
+def json_value(value: Any) -> Any:
+    """A DuckDB value as JSON: dates and times as ISO text, whole decimals as integers, no NaN."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Decimal):
+        if not value.is_finite():
+            return str(value)
+        if value == value.to_integral_value():
+            return int(value)
+        return float(value) if len(value.as_tuple().digits) <= 15 else format(value, "f")
+    if isinstance(value, dt.datetime):
+        return value.isoformat(" ")
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "0x" + bytes(value).hex()
+    if isinstance(value, list | tuple):
+        return [json_value(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): json_value(v) for k, v in value.items()}
+    return str(value)

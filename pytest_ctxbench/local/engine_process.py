@@ -1,0 +1,164 @@
+"""`python -m pytest_ctxbench.local.engine_process`: the process in which models' SQL runs.
+
+The server starts it with a scrubbed environment, in an empty working directory, with one end of a socket pair as its
+file descriptor 3 or as given. It knows no credentials, no goldens and no path but those of its databases. It ends when
+the socket does.
+
+Requests are frames {"id", "op", ...}; each is answered by {"id", "ok": true, ...} or {"id", "ok": false, "code",
+"message"}, in whatever order they finish. Ops: build, open, run, stop. A write is announced by {"id", "committing":
+true} before it becomes permanent, so that the server knows which writes cannot have happened when the process dies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import resource
+import socket
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .engine import Engine, EngineError, EngineLimits, Running, build_template
+from .frames import pack, receive_frame
+
+__all__ = ["main"]
+
+_MEBIBYTE = 1024 * 1024
+#: While a statement is told to stop, it is told again, because a request that comes too early is lost (case V05).
+_REPEAT_STOP_S = 0.25
+
+
+def _limit_address_space(megabytes: int) -> None:
+    if megabytes <= 0:
+        return
+    limit = megabytes * _MEBIBYTE
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    # some systems know the limit but do not take it; the engine's own limit is left then
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+class _Service:
+    def __init__(self, sock: socket.socket, args: argparse.Namespace) -> None:
+        self._sock = sock
+        self._sending = threading.Lock()
+        self._limits = EngineLimits(args.memory_mb, args.statement_timeout, args.threads)
+        self._engine = Engine(self._limits)
+        self._pool = ThreadPoolExecutor(args.workers, thread_name_prefix="statement")
+        self._running: dict[str, Running] = {}
+        self._state = threading.Lock()
+        self._stopping = threading.Event()
+
+    def serve(self) -> None:
+        threading.Thread(target=self._repeat_stops, name="stops", daemon=True).start()
+        while (request := receive_frame(self._sock)) is not None:
+            if request["op"] == "stop":
+                self._stop(str(request["target"]), str(request["why"]))
+            elif request["op"] == "run":
+                with self._state:  # known before it begins, so that no stop is lost
+                    self._running[str(request["id"])] = Running()
+                self._pool.submit(self._answer, request)
+            else:
+                self._answer(request)
+        os._exit(0)  # the server is gone; statements that do not listen must not keep the process
+
+    def _send(self, message: dict[str, Any]) -> None:
+        data = pack(message)
+        with self._sending:
+            try:
+                self._sock.sendall(data)
+            except OSError:
+                os._exit(0)
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        identity = str(request["id"])
+        try:
+            answer = getattr(self, f"_op_{request['op']}")(identity, request)
+        except EngineError as error:
+            answer = {"ok": False, "code": error.code, "message": str(error)}
+        except MemoryError:
+            answer = {
+                "ok": False,
+                "code": "memory",
+                "message": "Out of Memory Error: the statement needs too much memory",
+            }
+        except Exception as error:  # whatever it was, the request must be answered
+            logging.getLogger(__name__).exception("request failed")
+            answer = {"ok": False, "code": "engine", "message": f"internal error: {type(error).__name__}"}
+        with self._state:
+            self._running.pop(identity, None)
+        try:
+            self._send({"id": identity, "ok": True, **answer})
+        except (MemoryError, ValueError, RecursionError):
+            self._send({"id": identity, "ok": False, "code": "engine", "message": "the result cannot be sent"})
+
+    # -- ops
+
+    def _op_build(self, _: str, request: dict[str, Any]) -> dict[str, Any]:
+        build_template(Path(request["data"]), Path(request["folder"]), request["headers"])
+        return {}
+
+    def _op_open(self, _: str, request: dict[str, Any]) -> dict[str, Any]:
+        self._engine.open(Path(request["folder"]), read_only=bool(request["read_only"]))
+        return {}
+
+    def _op_run(self, identity: str, request: dict[str, Any]) -> dict[str, Any]:
+        with self._state:
+            running = self._running[identity]
+        timer = threading.Timer(self._limits.statement_timeout_s, self._stop, (identity, "timeout"))
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._engine.run(running, request, lambda: self._send({"id": identity, "committing": True}))
+        finally:
+            timer.cancel()
+
+    def _stop(self, identity: str, why: str) -> None:
+        with self._state:
+            running = self._running.get(identity)
+        if running is not None:
+            running.stop(why)
+            self._stopping.set()
+
+    def _repeat_stops(self) -> None:
+        while True:
+            self._stopping.wait()
+            self._stopping.clear()
+            while stopping := self._stopped():
+                for running in stopping:
+                    running.repeat_stop()
+                time.sleep(_REPEAT_STOP_S)
+
+    def _stopped(self) -> list[Running]:
+        with self._state:
+            return [r for r in self._running.values() if r.stopped]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve one server over one socket until it is closed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--memory-mb", type=int, required=True)
+    parser.add_argument("--address-space-mb", type=int, required=True)
+    parser.add_argument("--statement-timeout", type=float, required=True)
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    args = parser.parse_args(argv)
+    _limit_address_space(args.address_space_mb)
+    logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # it warns about what it cannot parse, with the statement
+    _Service(socket.socket(fileno=args.fd), args).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Starts the embedded endpoint in a process of its own. Nothing of the server is imported here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..errors import ConfigError, HarnessError
+
+__all__ = ["EndpointProcess", "start_endpoint"]
+
+START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 10.0
+#: All that the server gets of the environment: no key, no token.
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "VIRTUAL_ENV", "PYTHONHOME")
+
+
+@dataclass(slots=True)
+class EndpointProcess:
+    """A running endpoint. `url` has no slash at its end; MCP is at `{url}/mcp`, REST at `{url}/api`.
+
+    It ends with `stop()`, with a `with` block, or when this process dies.
+    """
+
+    url: str
+    user: str
+    password: str = field(repr=False)
+    control_token: str = field(repr=False)
+    pid: int
+    _process: subprocess.Popen[bytes] = field(repr=False)
+
+    def stop(self) -> None:
+        """End the server and its engine processes; harmless when they have ended already."""
+        _end(self._process)
+
+    def __enter__(self) -> EndpointProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(timeout=_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def start_endpoint(
+    *,
+    data: Path,
+    context: Path,
+    user: str = "ctxbench",
+    password: str | None = None,
+    control_token: str | None = None,
+    isolate_reads: bool = False,
+    statement_timeout_s: float | None = None,
+    max_rows: int | None = None,
+    memory_mb: int | None = None,
+    start_timeout_s: float = START_TIMEOUT_S,
+) -> EndpointProcess:
+    """Serve a dataset on a free port of the loopback; returns when it answers.
+
+    Without `password` or `control_token` new ones are made; they reach the server through a pipe, never through its
+    command line or environment. Raises `ConfigError` for a dataset or context folder that cannot be used and
+    `HarnessError` when the server does not start.
+    """
+    password = password or secrets.token_urlsafe(24)
+    control_token = control_token or secrets.token_urlsafe(24)
+    command = [sys.executable, "-m", "pytest_ctxbench.cli", "serve", "--ready-json", "--port", "0",
+               "--data", str(data), "--context", str(context), "--user", user]  # fmt: skip
+    options: list[tuple[str, Any]] = [
+        ("--statement-timeout", statement_timeout_s), ("--max-rows", max_rows), ("--memory", memory_mb)
+    ]  # fmt: skip
+    for name, value in options:
+        if value is not None:
+            command += [name, str(value)]
+    if isolate_reads:
+        command.append("--isolate-reads")
+    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    path = [str(Path(__file__).resolve().parents[2]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    environment["PYTHONPATH"] = os.pathsep.join(path)
+    with tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            env=environment,
+            start_new_session=True,  # Ctrl-C ends the session in its own order, and the server last
+        )
+        watchdog = threading.Timer(start_timeout_s, process.kill)
+        watchdog.start()
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(json.dumps({"password": password, "control_token": control_token}).encode() + b"\n")
+                process.stdin.flush()
+            line = process.stdout.readline()
+        except BaseException:
+            process.kill()
+            _end(process)
+            raise
+        finally:
+            watchdog.cancel()
+        try:
+            url = str(json.loads(line)["url"])
+        except (ValueError, KeyError, TypeError):
+            _end(process)
+            complaints.seek(0)
+            said = complaints.read().decode("utf-8", "replace").strip().splitlines()
+            last = said[-1] if said else "it said nothing"
+            if process.returncode == 2 and last.startswith("ctxbench serve: "):
+                raise ConfigError(last.removeprefix("ctxbench serve: ")) from None
+            raise HarnessError(
+                f"the embedded endpoint did not start ({last[:300]}); run `ctxbench serve` to see why",
+                error_class="local_start",
+            ) from None
+    return EndpointProcess(url, user, password, control_token, process.pid, process)

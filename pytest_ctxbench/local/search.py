@@ -1,0 +1,194 @@
+"""`search_context`: whole entries of `setup/context/`, best match first (design 5). Pure but for reading the files.
+
+The ranking is BM25 over title and body, the title counting more. Words are compared without case, with common English
+endings dropped, and a name like `ContractEndDate__c` is found by itself and by its parts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ConfigError
+
+__all__ = ["ContextIndex", "Entry", "load_entries", "words"]
+
+_K1, _B = 1.2, 0.75
+_TITLE_WEIGHT = 4
+
+_STOP = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "by",
+        "can",
+        "do",
+        "does",
+        "each",
+        "for",
+        "from",
+        "has",
+        "have",
+        "how",
+        "i",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "me",
+        "of",
+        "on",
+        "or",
+        "our",
+        "per",
+        "please",
+        "show",
+        "tell",
+        "that",
+        "the",
+        "their",
+        "them",
+        "there",
+        "these",
+        "this",
+        "to",
+        "us",
+        "use",
+        "used",
+        "using",
+        "was",
+        "we",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "why",
+        "will",
+        "with",
+        "you",
+        "your",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file: `title` is its first heading, `text` the whole file."""
+
+    name: str
+    title: str
+    text: str
+
+
+def load_entries(folder: Path) -> tuple[Entry, ...]:
+    """Every Markdown file of `folder`, by file name. Raises `ConfigError`."""
+    if not folder.is_dir():
+        raise ConfigError(f"context folder {folder} does not exist; name the folder that holds the entries (*.md)")
+    entries = []
+    for path in sorted(folder.glob("*.md")):
+        try:
+            text = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} cannot be read as UTF-8 text: {error}") from None
+        heading = re.search(r"^#+\s+(.+?)\s*#*$", text, re.M)
+        if heading is None:
+            raise ConfigError(f"{path}: has no heading; begin the entry with '# Title'")
+        entries.append(Entry(path.name, heading.group(1), text))
+    return tuple(entries)
+
+
+def words(text: str) -> list[str]:
+    """The words that count, in order; a compound name gives itself and its parts."""
+    out = []
+    for raw in re.findall(r"[A-Za-z0-9_]+", text):
+        parts = [p for p in re.split(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", raw) if p]
+        whole = raw.strip("_").lower()
+        for word in [whole, *(p.lower() for p in parts)] if len(parts) > 1 else [whole]:
+            if word and word not in _STOP and (len(word) > 1 or word.isdigit()):
+                out.append(_stem(word))
+    return out
+
+
+def _stem(word: str) -> str:
+    """Enough for plurals and common verb forms; both sides of a comparison go through it."""
+    if len(word) <= 3 or not word.isalpha():
+        return word
+    for ending, instead in (("ies", "y"), ("sses", "ss"), ("ations", "ate"), ("ation", "ate"), ("ings", ""), ("ing", ""),
+                            ("ed", ""), ("es", "e"), ("s", "")):  # fmt: skip
+        if (
+            word.endswith(ending)
+            and len(word) - len(ending) >= 3
+            and not (ending == "s" and word.endswith(("ss", "us", "is")))
+        ):
+            word = word[: len(word) - len(ending)] + instead
+            break
+    return word[:-1] if word.endswith("e") and len(word) > 4 else word
+
+
+class ContextIndex:
+    """Ranks a fixed set of entries. Deterministic: the same query gives the same text."""
+
+    def __init__(self, entries: Sequence[Entry], limit: int = 3) -> None:
+        self._entries = tuple(entries)
+        self._limit = limit
+        self._counts = []
+        for entry in self._entries:
+            counts = Counter(words(entry.text))
+            for word in words(entry.title):
+                counts[word] += _TITLE_WEIGHT
+            self._counts.append(counts)
+        self._lengths = [sum(c.values()) for c in self._counts]
+        self._average = (sum(self._lengths) / len(self._lengths)) if self._lengths else 1.0
+        self._documents = Counter(word for counts in self._counts for word in counts)
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        return tuple(entry.title for entry in self._entries)
+
+    def rank(self, query: str) -> list[tuple[Entry, float]]:
+        """The entries with at least one of the query's words, best first; ties by file name."""
+        wanted = Counter(words(query))
+        scored = []
+        for position, (entry, counts, length) in enumerate(
+            zip(self._entries, self._counts, self._lengths, strict=True)
+        ):
+            score = 0.0
+            for word, times in wanted.items():
+                found = counts.get(word, 0)
+                if not found:
+                    continue
+                documents = self._documents[word]
+                rarity = math.log(1 + (len(self._entries) - documents + 0.5) / (documents + 0.5))
+                weight = found * (_K1 + 1) / (found + _K1 * (1 - _B + _B * length / self._average))
+                score += min(times, 3) * rarity * weight
+            if score > 0:
+                scored.append((-score, position, entry))
+        return [(entry, -negative) for negative, _, entry in sorted(scored, key=lambda s: (s[0], s[1]))]
+
+    def search(self, query: str) -> str:
+        """What the tool answers: the best entries in full, then what else there is.
+
+        Raises ValueError for a query without a word to search for.
+        """
+        if not isinstance(query, str) or not query.strip():
+            raise ValueError("query is empty; say in a few words what you want to know")
+        titles = "; ".join(self.titles) or "none"
+        found = [entry for entry, _ in self.rank(query)][: self._limit]
+        if not found:
+            return f"No entry matches {' '.join(query.split())[:200]!r}. Entries there are: {titles}."
+        rest = "; ".join(t for t in self.titles if t not in {entry.title for entry in found})
+        shown = "\n\n---\n\n".join(entry.text for entry in found)
+        tail = f"\n\n---\n\nOther entries: {rest}." if rest else ""
+        return f"{shown}{tail}"

@@ -1,0 +1,438 @@
+"""The embedded endpoint: MCP over streamable HTTP and the REST API, on the loopback, behind HTTP Basic (design 5).
+
+This process runs no SQL. It checks Host and Origin (case V07), credentials, sizes and the `?ops=` allowlist, speaks both
+protocols, and hands statements to the engine processes of `databases`.
+
+Routes::
+
+    /mcp                     the MCP endpoint; ?ops=a,b,c names the tools that it offers
+    POST /api/query          {"query", "defaultCatalog"?, "defaultSchema"?, "schemaOnly"?, "parameters"?}
+    GET  /api/catalogs, /api/schemas, /api/tables, /api/columns
+    POST /control/fresh      a new copy of the database; needs the control token instead of the credentials
+    GET  /control/health
+    anything else            200 with a web page, as the service that this one stands in for does
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hmac
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..errors import CtxbenchError
+from .databases import Databases
+from .search import ContextIndex, load_entries
+from .supervisor import EngineFailure, EngineSettings
+from .tool_names import OPS, WRITING_OPS, canonical_op, listed_tool_name
+from .tools import ResultLimits, Toolbox, ToolError, metadata_rows
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+__all__ = ["CONTROL_HEADER", "ServerSettings", "create_app"]
+
+CONTROL_HEADER = "x-ctxbench-control"
+
+#: Well above the 30 minutes that one call may take (case M03).
+SESSION_IDLE_S = 6 * 3_600.0
+_MAX_BODY = 4 * 1024 * 1024
+_INVALID_PARAMS = -32602
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What one endpoint serves and to whom. `password` and `control_token` are never shown.
+
+    `home` is a private empty folder for the databases. With `isolate_reads`, toolsets that cannot write are served from
+    the pristine data, whatever other sessions have written; without it everything is one database.
+    """
+
+    data: Path
+    context: Path
+    home: Path
+    user: str
+    password: str = field(repr=False)
+    control_token: str = field(repr=False)
+    isolate_reads: bool = False
+    engine: EngineSettings = EngineSettings()
+    results: ResultLimits = ResultLimits()
+    rest: ResultLimits = ResultLimits(max_rows=100_000, max_bytes=32 * 1024 * 1024)
+
+
+async def create_app(settings: ServerSettings) -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
+    """Load the data, start the engine processes and build the application; the second value ends all of it.
+
+    Raises `ConfigError` for a dataset or context folder that cannot be used.
+    """
+    entries = load_entries(settings.context)
+    databases = Databases(settings.data, settings.home, settings.engine, isolate_reads=settings.isolate_reads)
+    try:
+        await databases.start()
+    except BaseException:
+        await databases.close()
+        raise
+    toolbox = Toolbox(databases, ContextIndex(entries), settings.results)
+    return _application(settings, databases, toolbox), databases.close
+
+
+def _application(settings: ServerSettings, databases: Databases, toolbox: Toolbox) -> ASGIApp:
+    from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+    from mcp.server.transport_security import TransportSecuritySettings
+    from starlette.applications import Starlette
+    from starlette.routing import Route
+
+    manager = StreamableHTTPSessionManager(
+        _mcp_server(toolbox),
+        session_idle_timeout=SESSION_IDLE_S,
+        max_request_body_size=_MAX_BODY,
+        security_settings=TransportSecuritySettings(
+            enable_dns_rebinding_protection=True, allowed_hosts=_HOST_PATTERNS, allowed_origins=_ORIGIN_PATTERNS
+        ),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with manager.run():
+            yield
+
+    mcp_app = _OpsGuard(StreamableHTTPASGIApp(manager))
+    rest = _Rest(databases, settings)
+    starlette = Starlette(
+        routes=[
+            Route("/mcp", endpoint=mcp_app),
+            Route("/mcp/", endpoint=mcp_app),
+            Route("/api/query", endpoint=rest.query, methods=["POST"]),
+            *(Route(f"/api/{kind}", endpoint=rest.metadata(kind), methods=["GET"]) for kind in _METADATA),
+            Route("/control/fresh", endpoint=rest.fresh, methods=["POST"]),
+            Route("/control/health", endpoint=rest.health, methods=["GET"]),
+            Route("/{anything:path}", endpoint=_web_page, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
+        ],
+        lifespan=lifespan,
+    )
+    return _Door(starlette, settings)
+
+
+_METADATA = ("catalogs", "schemas", "tables", "columns")
+_HOST_PATTERNS = ["127.0.0.1", "localhost", "[::1]", "127.0.0.1:*", "localhost:*", "[::1]:*"]
+_ORIGIN_PATTERNS = [f"http://{host}" for host in _HOST_PATTERNS]
+_OUR_HOST = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d{1,5})?", re.I)
+_OUR_ORIGIN = re.compile(rf"https?://{_OUR_HOST.pattern}", re.I)
+
+
+# --- the door -------------------------------------------------------------------------------------------------------
+
+
+class _Door:
+    """Host, Origin, credentials and size, for every route."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self._app = app
+        self._expected = f"{settings.user}:{settings.password}".encode()
+        self._control = settings.control_token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.lower(), []).append(value)
+        hosts = [h.decode("latin-1") for h in headers.get(b"host", [])]
+        if len(hosts) != 1 or not _OUR_HOST.fullmatch(hosts[0]):
+            await _send_json(send, 421, {"error": {"code": "INVALID_HOST", "message": "this host is not served here"}})
+            return
+        for origin in headers.get(b"origin", []):
+            if not _OUR_ORIGIN.fullmatch(origin.decode("latin-1")):
+                await _send_json(
+                    send, 403, {"error": {"code": "INVALID_ORIGIN", "message": "this origin may not call"}}
+                )
+                return
+        if scope["path"].startswith("/control/"):
+            token = headers.get(CONTROL_HEADER.encode(), [b""])[0]
+            if not hmac.compare_digest(token, self._control):
+                await _send_json(
+                    send, 401, {"error": {"code": "UNAUTHORIZED", "message": "the control token is wrong"}}
+                )
+                return
+        elif not self._known(headers.get(b"authorization", [])):
+            await _send_json(
+                send,
+                401,
+                {"error": {"code": "UNAUTHORIZED", "message": "user name or password is wrong"}},
+                ((b"www-authenticate", b'Basic realm="ctxbench", charset="UTF-8"'),),
+            )
+            return
+        length = headers.get(b"content-length", [b"0"])[0]
+        if length.isdigit() and int(length) > _MAX_BODY:
+            await _send_json(send, 413, {"error": {"code": "TOO_LARGE", "message": f"at most {_MAX_BODY} bytes"}})
+            return
+        await self._app(scope, receive, send)
+
+    def _known(self, values: list[bytes]) -> bool:
+        if len(values) != 1:
+            return False
+        scheme, _, encoded = values[0].partition(b" ")
+        if scheme.lower() != b"basic":
+            return False
+        try:
+            given = base64.b64decode(encoded.strip(), validate=True)
+        except (binascii.Error, ValueError):
+            return False
+        return hmac.compare_digest(given, self._expected)
+
+
+async def _send_json(
+    send: Send, status: int, body: Mapping[str, Any], headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> None:
+    data = json.dumps(body).encode()
+    common = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*common, *headers]})
+    await send({"type": "http.response.body", "body": data})
+
+
+class _TooLarge(Exception):
+    pass
+
+
+async def _read_body(receive: Receive) -> bytes:
+    """The whole body. Raises `_TooLarge`."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return bytes(body)
+        body += message.get("body", b"")
+        if len(body) > _MAX_BODY:
+            raise _TooLarge
+        if not message.get("more_body"):
+            return bytes(body)
+
+
+# --- MCP ------------------------------------------------------------------------------------------------------------
+
+
+def _selected(values: list[str]) -> tuple[str, ...]:
+    """The ops of a URL, each once, in the server's order; all of them without an `ops` parameter.
+
+    Raises ValueError naming the first value that is unknown or empty.
+    """
+    if not values:
+        return OPS
+    chosen = set()
+    for name in ",".join(values).split(","):
+        op = canonical_op(name.strip())
+        if op is None:
+            what = f"unknown op {name.strip()[:100]!r}" if name.strip() else "an empty op"
+            raise ValueError(f"{what} in ?ops=; known are {', '.join(OPS)}")
+        chosen.add(op)
+    return tuple(op for op in OPS if op in chosen)
+
+
+class _OpsGuard:
+    """Answers a URL that names an unknown op with 400 and a JSON-RPC error, before any session is touched."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.datastructures import QueryParams
+
+        try:
+            _selected(QueryParams(scope["query_string"]).getlist("ops"))
+        except ValueError as error:
+            if scope["method"] == "DELETE":
+                await self._app(scope, receive, send)
+                return
+            identity = None
+            if scope["method"] == "POST":
+                with contextlib.suppress(ValueError, _TooLarge, RecursionError):
+                    message = json.loads(await _read_body(receive))
+                    identity = message.get("id") if isinstance(message, dict) else None
+            if not isinstance(identity, str | int | None) or isinstance(identity, bool):
+                identity = None
+            body = {"jsonrpc": "2.0", "id": identity, "error": {"code": _INVALID_PARAMS, "message": str(error)}}
+            await _send_json(send, 400, body)
+            return
+        await self._app(scope, receive, send)
+
+
+def _mcp_server(toolbox: Toolbox) -> Any:
+    from mcp import MCPError
+    from mcp.server.lowlevel import Server
+    from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
+
+    specifications = {op: Tool.model_validate(toolbox.specification(op)) for op in OPS}
+
+    def selected(context: Any) -> tuple[str, ...]:
+        return _selected(context.request.query_params.getlist("ops"))
+
+    async def list_tools(context: Any, params: Any) -> ListToolsResult:
+        return ListToolsResult(tools=[specifications[op] for op in selected(context)])
+
+    async def call_tool(context: Any, params: Any) -> CallToolResult:
+        offered = selected(context)
+        op = canonical_op(params.name)
+        if op is None or op not in offered:
+            names = ", ".join(listed_tool_name(o) for o in offered)
+            raise MCPError(_INVALID_PARAMS, f"Unknown tool: {params.name[:100]!r}; this endpoint offers {names}")
+        try:
+            text = await toolbox.call(op, params.arguments or {}, writes_offered=any(o in WRITING_OPS for o in offered))
+        except ToolError as error:
+            return CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)
+        return CallToolResult(content=[TextContent(type="text", text=text)])
+
+    return Server("ctxbench", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+# --- REST -----------------------------------------------------------------------------------------------------------
+
+
+class _Refused(Exception):
+    """A request that gets an error object, with HTTP 200 like every failed statement."""
+
+    def __init__(self, message: str, code: str = "INVALID_REQUEST") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Rest:
+    """The routes below /api and /control."""
+
+    def __init__(self, databases: Databases, settings: ServerSettings) -> None:
+        self._databases = databases
+        self._limits = settings.rest
+
+    async def query(self, request: Any) -> Any:
+        from starlette.responses import JSONResponse
+
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            return JSONResponse(_error("UNSUPPORTED_MEDIA_TYPE", "send application/json"), 415)
+        try:
+            body = await _read_body(request.receive)
+        except _TooLarge:
+            return JSONResponse(_error("TOO_LARGE", f"a request may have at most {_MAX_BODY} bytes"), 413)
+        try:
+            return _Answer(await self._query(body))
+        except _Refused as error:
+            return JSONResponse(_error(error.code, str(error)))
+
+    async def _query(self, body: bytes) -> dict[str, Any]:
+        try:
+            order = json.loads(body)
+        except (ValueError, RecursionError):
+            raise _Refused("the request body is not JSON") from None
+        if not isinstance(order, dict):
+            raise _Refused('the request body must be an object like {"query": "SELECT 1"}')
+        query = order.get("query")
+        if not isinstance(query, str):
+            raise _Refused("query is missing; it must be text")
+        for name in ("defaultCatalog", "defaultSchema"):
+            if order.get(name) is not None and not isinstance(order[name], str):
+                raise _Refused(f"{name} must be text")
+        schema_only = order.get("schemaOnly") or False
+        if not isinstance(schema_only, bool):
+            raise _Refused("schemaOnly must be true or false")
+        parameters = order.get("parameters") or {}
+        if not isinstance(parameters, dict):
+            raise _Refused("parameters must be an object of names and values")
+        try:
+            answer = await self._databases.run(
+                {
+                    "sql": query,
+                    "allowed": ["select"] if schema_only else ["select", "insert", "delete"],
+                    "catalog": order.get("defaultCatalog") or None,
+                    "schema": order.get("defaultSchema") or None,
+                    "parameters": parameters,
+                    "schema_only": schema_only,
+                    "max_rows": self._limits.max_rows,
+                    "max_bytes": self._limits.max_bytes,
+                    "truncate": False,
+                },
+                pristine=False,
+            )
+        except EngineFailure as error:
+            raise _Refused(str(error), "INTERNAL_ERROR" if error.code in _OUR_FAULT else "INVALID_REQUEST") from None
+        schema = [_schema(n, c["name"], c["type"]) for n, c in enumerate(answer["columns"])]
+        return {"results": [{"schema": schema, "rows": answer["rows"], "affectedRows": answer["affected"]}]}
+
+    def metadata(self, kind: str) -> Callable[[Any], Awaitable[Any]]:
+        async def endpoint(request: Any) -> Any:
+            given = {k.replace("_", "").lower(): v for k, v in request.query_params.items()}
+            filters = {
+                f"{n}Name": given.get(f"{n}name", given.get(n)) for n in ("catalog", "schema", "table", "column")
+            }
+            columns, rows = metadata_rows(self._databases.tables, kind, filters)
+            schema = [_schema(n, name, sql_type) for n, (name, sql_type) in enumerate(columns)]
+            return _Answer({"results": [{"schema": schema, "rows": rows, "affectedRows": -1}]})
+
+        return endpoint
+
+    async def fresh(self, _: Any) -> Any:
+        from starlette.responses import JSONResponse
+
+        try:
+            await self._databases.fresh()
+        except CtxbenchError as error:
+            return JSONResponse(_error("INTERNAL_ERROR", str(error)), 500)
+        return JSONResponse({"fresh": True})
+
+    async def health(self, _: Any) -> Any:
+        from starlette.responses import JSONResponse
+
+        try:
+            return JSONResponse({"ok": True, **await self._databases.health()})
+        except EngineFailure as error:
+            return JSONResponse(_error("INTERNAL_ERROR", str(error)), 503)
+
+
+_OUR_FAULT = frozenset({"engine", "unknown_outcome", "interrupted"})
+
+
+def _Answer(body: Mapping[str, Any]) -> Any:
+    from starlette.responses import Response
+
+    data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return Response(data, media_type="application/json")
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message}}
+
+
+def _schema(ordinal: int, name: str, sql_type: str) -> dict[str, Any]:
+    """A column of a result. `dataType` is the SQL type's name without its sizes, which stand beside it."""
+    base = re.sub(r"\(.*\)", "", sql_type).upper()
+    sizes = re.search(r"\((\d+)(?:,\s*(\d+))?\)", sql_type)
+    return {
+        "ordinal": ordinal,
+        "columnName": name,
+        "columnLabel": name,
+        "dataType": _NAMES.get(base, base),
+        "precision": int(sizes.group(1)) if sizes else None,
+        "scale": int(sizes.group(2)) if sizes and sizes.group(2) else None,
+        "nullable": True,
+    }
+
+
+_NAMES = {"HUGEINT": "DECIMAL", "UBIGINT": "BIGINT", "UINTEGER": "BIGINT", "FLOAT": "REAL", "BLOB": "VARBINARY"}
+
+
+async def _web_page(_: Any) -> Any:
+    from starlette.responses import HTMLResponse
+
+    return HTMLResponse(
+        "<!doctype html><html lang=en><title>ctxbench</title><p>This is the embedded endpoint. MCP is at /mcp, "
+        "the query API at /api/query."
+    )
