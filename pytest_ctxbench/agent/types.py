@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..usage import Usage
+from pytest_ctxbench.usage import Usage
 
 __all__ = ["CallTool", "Conversation", "Limits", "ToolOutcome", "ToolSpec", "ToolTimeout"]
 
@@ -65,6 +65,8 @@ class Conversation:
     usage: Usage = field(default_factory=Usage)
     usage_incomplete: bool = False  # a call came back without token counts
     cost_usd: float | None = 0.0  # None: unknown (some call had no token counts)
+    # For the budget: what is known to be spent, plus the worst case of every call whose cost is not known.
+    spent_at_most_usd: float = 0.0
     turns: int = 0
     tool_calls: int = 0
     hit_turn_cap: bool = False

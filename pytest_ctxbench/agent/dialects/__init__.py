@@ -1,0 +1,36 @@
+"""Five dialects over the vendors' official asynchronous SDKs; a vendor's SDK is imported when a run needs it."""
+
+from __future__ import annotations
+
+from .base import Dialect, HttpPool, Reply, Setup, Stop, ToolCall, ToolResult
+
+__all__ = ["Dialect", "HttpPool", "Reply", "Setup", "Stop", "ToolCall", "ToolResult", "open_dialect"]
+
+
+def open_dialect(setup: Setup) -> Dialect:
+    """A new conversation in the dialect that the model's entry names.
+
+    Raises `ProviderError` when the entry lacks what the dialect needs.
+    """
+    provider = setup.model.provider
+    if provider == "anthropic":
+        from .anthropic import AnthropicDialect
+
+        return AnthropicDialect(setup)
+    if provider == "openai":
+        from .openai import OpenAIDialect
+
+        return OpenAIDialect(setup)
+    if provider == "google":
+        from .google import GoogleDialect
+
+        return GoogleDialect(setup)
+    if provider == "xai":
+        from .xai import XaiDialect
+
+        return XaiDialect(setup)
+    if provider == "openai_compat":
+        from .openai_compat import OpenAICompatDialect
+
+        return OpenAICompatDialect(setup)
+    raise ValueError(f"unknown provider {provider!r}")

@@ -1,0 +1,371 @@
+"""What the five dialects have in common: one conversation's history, one request at a time, one shape of reply.
+
+A dialect keeps the history in the vendor's own JSON, because thinking blocks, reasoning items and thought signatures
+must go back exactly as they came. Requests go through the official SDK with a ready-made body, answers are read from
+the raw JSON: the SDKs neither check an answer's shape nor are quick at rebuilding a growing conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
+
+from pytest_ctxbench.agent.provider_errors import Kind, ProviderFault, classify, failure_from_body, fault_from_exception
+from pytest_ctxbench.agent.text import clean_json
+from pytest_ctxbench.agent.types import ToolSpec
+from pytest_ctxbench.models import Model
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["Dialect", "HttpPool", "Reply", "Setup", "Stop", "ToolCall", "ToolResult", "is_loopback"]
+
+#: Seconds. Embedded servers (uvicorn) close idle connections after 5; the client must forget them first.
+_KEEP_ALIVE_S = 4.0
+_CONNECT_S = 30.0
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL's host is this machine."""
+    import ipaddress
+
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class HttpPool:
+    """One per process: the TLS context (loading the CA bundle costs 20 ms) and the life of every HTTP client.
+
+    Each conversation gets clients of its own: in a shared pool a request costs O(open connections).
+    """
+
+    def __init__(self) -> None:
+        self._tls: ssl.SSLContext | None = None
+        self._clients: set[httpx2.AsyncClient] = set()
+        self._idle: httpx2.Client | None = None
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+    def timeout(self, seconds: float) -> httpx2.Timeout:
+        import httpx2
+
+        return httpx2.Timeout(seconds, connect=min(_CONNECT_S, seconds))
+
+    def client(self, base_url: str, timeout_s: float) -> httpx2.AsyncClient:
+        """A client for one conversation. Proxies of the environment serve every address but this machine's."""
+        import httpx2
+
+        client = httpx2.AsyncClient(
+            verify=self.tls,
+            trust_env=not is_loopback(base_url),
+            timeout=self.timeout(timeout_s),
+            limits=httpx2.Limits(max_connections=8, max_keepalive_connections=2, keepalive_expiry=_KEEP_ALIVE_S),
+            follow_redirects=True,
+        )
+        self._clients.add(client)
+        return client
+
+    def idle_client(self) -> httpx2.Client:
+        """For SDKs that insist on a synchronous client beside the asynchronous one; nothing is ever sent with it."""
+        import httpx2
+
+        if self._idle is None:
+            self._idle = httpx2.Client(verify=self.tls, trust_env=False)
+        return self._idle
+
+    async def release(self, client: httpx2.AsyncClient) -> None:
+        self._clients.discard(client)
+        await client.aclose()
+
+    async def close(self) -> None:
+        """Close whatever is still open."""
+        clients, self._clients = list(self._clients), set()
+        await asyncio.gather(*(client.aclose() for client in clients), return_exceptions=True)
+        if self._idle is not None:
+            self._idle.close()
+            self._idle = None
+
+
+class Stop(StrEnum):
+    """Why a reply ended, in the loop's words."""
+
+    END = "end"  # an answer
+    TOOLS = "tools"  # it asks for tool calls
+    LENGTH = "length"  # cut off by the completion cap
+    REFUSAL = "refusal"  # cut off or replaced by the content filter
+    OVERFLOW = "overflow"  # cut off by the model's context window
+    PAUSE = "pause"  # not finished: ask again
+    MALFORMED = "malformed"  # the provider could not read the model's tool call
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """`arguments` as the provider gave them: JSON text, or a parsed value."""
+
+    id: str
+    name: str
+    arguments: object
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    call: ToolCall
+    text: str
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One model turn. `turn` is the vendor's own form of it, for the history. `thinking` is the reasoning that can be
+    read; `reasoned` is true when there was any, readable or not."""
+
+    stop: Stop
+    stop_reason: str | None
+    text: str
+    calls: tuple[ToolCall, ...]
+    turn: Any
+    usage: Mapping[str, Any] | None
+    model: str | None
+    thinking: str = ""
+    reasoned: bool = False
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a conversation is about and where it goes to. `base_url` None: the vendor's own."""
+
+    model: Model
+    system: str
+    prompt: str
+    tools: Sequence[ToolSpec]
+    http: HttpPool
+    timeout_s: float
+    api_key: str | None = field(default=None, repr=False)
+    base_url: str | None = None
+    wall: Callable[[], float] | None = None
+
+    @property
+    def key(self) -> str:
+        """SDKs insist on one."""
+        return self.api_key or "none"
+
+
+class Dialect(ABC):
+    """One conversation with one vendor.
+
+    `request()` makes one attempt and changes nothing; `accept()` and `give_results()` extend the history. What may
+    be dropped when the provider rejects it by name stands in `droppable`.
+    """
+
+    name: ClassVar[str]
+    default_url: ClassVar[str | None]
+    droppable: ClassVar[frozenset[str]] = frozenset({"temperature", "effort", "max_tokens"})
+    streams: ClassVar[bool] = True
+
+    def __init__(self, setup: Setup) -> None:
+        model = setup.model
+        base_url = setup.base_url or model.base_url or self.default_url
+        if not base_url:
+            raise ProviderFault(Kind.BAD_CONFIGURATION, f"provider {self.name} needs a base_url").error(
+                model.id, stops_model=True
+            )
+        if model.stream and not self.streams:
+            raise ProviderFault(Kind.BAD_CONFIGURATION, f"provider {self.name} is not streamed; remove stream").error(
+                model.id, stops_model=True
+            )
+        self.setup = setup
+        self.base_url = base_url
+        self.temperature = model.temperature
+        self.effort = None if model.effort == "default" else model.effort
+        self.max_tokens: int | None = model.max_tokens
+        self.thinking_budget = model.thinking_budget
+        self.history: list[dict[str, Any]] = []
+        self._history_bytes = 0
+        self._fixed_bytes = _size([setup.system, [[t.name, t.description, t.input_schema] for t in setup.tools]])
+        self._calls_seen = 0
+        self.http = setup.http.client(base_url, setup.timeout_s)
+
+    # -- the vendor's side
+
+    @abstractmethod
+    def body(self) -> dict[str, Any]:
+        """The whole request body for the history as it stands."""
+
+    @abstractmethod
+    async def _send(self, body: dict[str, Any]) -> Any:
+        """One request through the SDK; the answer as parsed JSON. Raises what the SDK raises, or `ProviderFault`."""
+
+    @abstractmethod
+    def read(self, answer: dict[str, Any]) -> Reply:
+        """The reply in an answer. Raises `ProviderFault` when it is none."""
+
+    @abstractmethod
+    def accept(self, reply: Reply) -> None:
+        """Put the model's turn into the history."""
+
+    @abstractmethod
+    def give_results(self, results: Sequence[ToolResult]) -> None:
+        """Put one turn's tool results into the history, in call order."""
+
+    @abstractmethod
+    def say(self, text: str) -> None:
+        """Put a message of the user's into the history."""
+
+    # -- the loop's side
+
+    async def request(self) -> Reply:
+        """One attempt. Raises `ProviderFault` and nothing else."""
+        sent = self.sent()
+        wall = self.setup.wall() if self.setup.wall else None
+        try:
+            async with asyncio.timeout(self.setup.timeout_s):
+                answer = await self._send(self.body())
+        except ProviderFault as fault:
+            self._redact(fault)
+            raise
+        except Exception as error:
+            raise self._redact(fault_from_exception(self.name, error, sent=sent, wall=wall)) from error
+        if not isinstance(answer, dict):
+            raise self.not_the_shape(answer)
+        if answer.get("error"):
+            raise self._redact(classify(self.name, failure_from_body(200, answer, wall=wall), sent=sent))
+        return self.read(answer)
+
+    def sent(self) -> frozenset[str]:
+        """The parameters in the next request that could be dropped from it."""
+        values = {
+            "temperature": self.temperature,
+            "effort": self.effort,
+            "max_tokens": self.max_tokens,
+            "thinking_budget": self.thinking_budget,
+        }
+        return frozenset(name for name in self.droppable if values[name] is not None)
+
+    def drop(self, parameter: str) -> None:
+        """Leave a parameter out from now on."""
+        setattr(self, parameter, None)
+
+    def reasoning_mode(self) -> str:
+        """What was asked for: `effort=medium`, `thinking_budget=2048`, both, or `default`."""
+        parts = []
+        if self.thinking_budget is not None:
+            parts.append(f"thinking_budget={self.thinking_budget}")
+        if self.effort is not None:
+            parts.append(f"effort={self.effort}")
+        return ",".join(parts) or "default"
+
+    def request_bytes(self) -> int:
+        """Size of what the next request says. A token has at least a byte, so this bounds its prompt tokens."""
+        return self._fixed_bytes + self._history_bytes
+
+    async def close(self) -> None:
+        await self.setup.http.release(self.http)
+
+    # -- for subclasses
+
+    def push(self, *items: dict[str, Any]) -> None:
+        self.history.extend(items)
+        self._history_bytes += sum(_size(item) for item in items)
+
+    def extra_body(self) -> dict[str, Any]:
+        """The roster's own additions to every request of this model (`options.extra_body`)."""
+        extra = self.setup.model.options.get("extra_body")
+        return dict(extra) if isinstance(extra, Mapping) else {}
+
+    def new_call_id(self) -> str:
+        """For a call that came without an id; nine letters and digits, which is what the strictest vendor takes."""
+        self._calls_seen += 1
+        return f"call{self._calls_seen:05d}"
+
+    def not_the_shape(self, answer: object, problem: str = "") -> ProviderFault:
+        """An answer with status 200 that is not the API's: often an overloaded gateway, so it is asked again."""
+        failure = failure_from_body(200, answer)
+        text = problem or f"the answer is not a JSON object of this API: {failure.excerpt or 'empty'}"
+        return ProviderFault(
+            Kind.TRANSIENT,
+            text,
+            status=200,
+            usage=failure.usage,
+            unanswered=failure.usage is None,
+            error_class="provider_protocol",
+            excerpt=failure.excerpt,
+        )
+
+    def fault_in(self, answer: object, problem: str) -> ProviderFault:
+        """The meaning of an error object that came inside an answer or a stream."""
+        fault = classify(self.name, failure_from_body(200, answer), sent=self.sent())
+        if not str(fault):
+            fault.args = (problem,)
+        return self._redact(fault)
+
+    def _redact(self, fault: ProviderFault) -> ProviderFault:
+        key = self.setup.api_key
+        if key and len(key) > 3:
+            fault.args = tuple(str(arg).replace(key, "***") for arg in fault.args)
+            fault.excerpt = fault.excerpt.replace(key, "***")
+        return fault
+
+
+def parse_json(content: bytes | str) -> Any:
+    """An answer's body. Raises `json.JSONDecodeError`; lone surrogates are replaced."""
+    value = json.loads(content)
+    marker = b"\\ud" if isinstance(content, bytes) else "\\ud"
+    return clean_json(value) if marker in content.lower() else value  # type: ignore[operator]
+
+
+async def server_sent_events(response: httpx2.Response) -> AsyncIterator[tuple[str | None, str]]:
+    """(event name, data) of a streamed answer, in order; comments and keep-alives left out."""
+    event: str | None = None
+    data: list[str] = []
+    async for line in response.aiter_lines():
+        if not line:
+            if data:
+                yield event, "\n".join(data)
+            event, data = None, []
+        elif not line.startswith(":"):
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if name == "data":
+                data.append(value)
+            elif name == "event":
+                event = value
+    if data:
+        yield event, "\n".join(data)
+
+
+def is_event_stream(response: httpx2.Response) -> bool:
+    """Some services answer a request for a stream with one JSON object."""
+    return "json" not in response.headers.get("content-type", "").lower()
+
+
+def as_text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def as_dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def as_dicts(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _size(value: object) -> int:
+    return len(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace"))
