@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -91,7 +92,8 @@ class _Runs:
 
 def _scripted(moves: tuple[Move, ...]) -> Policy:
     def policy(view: View) -> Script:
-        yield from moves
+        for move in moves:
+            yield move
 
     return policy
 
@@ -181,6 +183,10 @@ class _Service:
                 response = await self._answer(run, number, _incoming(request, raw, api), api)
             except ApiError as error:
                 response = JSONResponse(error.body, error.status, error.headers)
+            except Exception as error:  # a mistake of ours must be named where the run's error is read
+                traceback.print_exc()
+                failure = api.error(500, f"The emulator failed: {type(error).__name__}: {error}")
+                response = JSONResponse(failure.body, 500)
             if run.recording:
                 _record(run, request, raw, response)
             return response
@@ -197,9 +203,9 @@ class _Service:
             return _failed(fault, api)
         if fault is not None and fault.kind == "delay":
             await asyncio.sleep(fault.seconds)
+        asked = api.read(incoming, persona.traits if persona is not None else Traits())
         if persona is None:
             raise api.unknown_model(model)
-        asked = api.read(incoming, persona.traits)
         output = api.write(asked, next_move(persona.policy, asked.view))
         spent = api.spent(asked, output)
         window = persona.traits.context_window
