@@ -378,7 +378,10 @@ def _parse_integer(text: str) -> int:
     value = _parse_number(text)
     if value != int(value):
         raise ValueError("not a whole number")
-    return int(text) if text.lstrip("+-").isdecimal() else int(value)
+    whole = int(text) if text.lstrip("+-").isdecimal() else int(value)
+    if abs(whole) >= 2**63:
+        raise ValueError("too large")
+    return whole
 
 
 def _parse_boolean(text: str) -> bool:
@@ -472,7 +475,7 @@ def _task_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
 def _shown_models(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     labels: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
-        labels[str(row["model"])][row["label"] or str(row["model"])] += 1
+        labels[str(row["model"])][one_line(row["label"] or str(row["model"]))] += 1
     chosen = {model: min(found, key=lambda label: (-found[label], label)) for model, found in labels.items()}
     shared = Counter(chosen.values())
     return {m: label if shared[label] == 1 else f"{label} ({m})" for m, label in chosen.items()}

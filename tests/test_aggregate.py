@@ -13,14 +13,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ctxbench import aggregate, cli
 from pytest_ctxbench.columns import MATRIX, MATRIX_KEY, RUNS_RAW
 from pytest_ctxbench.errors import ConfigError
 from pytest_ctxbench.records import RECORD_FIELDS
-from pytest_ctxbench.scoring import Score
+from pytest_ctxbench.scoring import Score, score_run
+from pytest_ctxbench.scoring.rubric import load_rubric
 
 ROOT = Path(__file__).resolve().parents[1]
 KEY = ("task", "model", "effort", "provider", "condition", "run")
@@ -422,6 +423,61 @@ def test_reference_agents_are_known_by_their_id_where_the_column_lacks() -> None
     assert [(r["model"], r["reference"]) for r in rows] == [("m", False), ("reference-careful", True)]
 
 
+def golden(task: str) -> list[dict[str, str]]:
+    with open(ROOT / "goldens" / f"{task}.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+A1 = [{"ACCOUNT_NAME": row["AccountName"], "REASON": row["Eligibility_Reason"]} for row in golden("a1")]
+
+
+@pytest.mark.parametrize(
+    ("queue", "failure", "success"),
+    [
+        (A1, None, True),
+        ([{**row, "REASON": "because"} for row in A1], None, True),
+        ([*A1, A1[0]], None, False),
+        ([*A1, {"ACCOUNT_NAME": "Nobody Inc", "REASON": "Renewal within 90 days"}], None, False),
+        (A1[1:], None, False),
+        ([], None, False),
+        (A1, "tool_timeout", False),
+    ],
+)
+def test_success_without_its_column_is_what_the_scorer_says(
+    queue: list[dict[str, str]], failure: str | None, success: bool
+) -> None:
+    rubric = load_rubric(ROOT / "config" / "rubric.yaml")
+    scored = score_run("a1", golden=golden("a1"), queue_rows=queue, trace=[], failure=failure, rubric=rubric)
+    row = aggregate.flatten(record(task="a1", failure=failure), scored)
+    assert row["success"] is success
+    (read,) = aggregate.plain_rows(aggregate.runs_table([{**row, "success": None}]))
+    assert read["success"] is success
+
+
+@pytest.mark.parametrize("task", ["r1", "r2"])
+def test_a_scored_answer_becomes_a_row(task: str, tmp_path: Path) -> None:
+    rows = golden(task)
+    table = [
+        list(rows[0]),
+        ["---"] * len(rows[0]),
+        *([v or "-" for v in row.values()] for row in rows[: len(rows) // 2]),
+    ]
+    answer = "\n".join("| " + " | ".join(cells) + " |" for cells in table)
+    rubric = load_rubric(ROOT / "config" / "rubric.yaml")
+    scored = score_run(task, golden=rows, answer=answer, trace=[{"tool": "queryData"}], rubric=rubric)
+    assert set(scored.components) <= set(RUNS_RAW)
+    row = aggregate.flatten(record(task=task), scored)
+    aggregate.write_runs_raw(aggregate.runs_table([row]), tmp_path / "runs_raw.csv")
+    (read,) = parsed(tmp_path / "runs_raw.csv", RUNS_RAW, aggregate.COLUMN_KINDS, KEY)
+    assert float(read["correctness"]) == scored.correctness
+    assert float(read["set_precision"]) == 1.0
+    assert read["rows_returned"] == str(len(rows) // 2)
+    assert read["success"] == str(scored.success)
+    assert read["rows_written"] == ""
+    (again,) = aggregate.plain_rows(aggregate.runs_table([{**row, "success": None}]))
+    assert again["success"] is scored.success
+
+
 # ---------------------------------------------------------------- files
 
 
@@ -465,6 +521,7 @@ some_run = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(some_run, max_size=25))
 def test_the_matrix_is_a_function_of_the_table(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
     rows = [run(k, **row) for k, row in enumerate(rows, 1)]
@@ -563,6 +620,8 @@ def test_what_a_spreadsheet_does_to_a_table(tmp_path: Path) -> None:
         (["task,model,condition,run,cost_usd", 'r1,m,baseline,1,"1,5"'], "'1,5' is not a number"),
         (["task,model,condition,run,turns", "r1,m,baseline,1,", "r1,m,baseline,2,4.5"],
          "line 3, column turns: '4.5' is not a whole number"),
+        (["task,model,condition,run,turns", "r1,m,baseline,1,9223372036854775808"], "is too large"),
+        (["task,model,condition,run,turns", "r1,m,baseline,1,1e300"], "'1e300' is too large"),
         (["task,model,condition,run,success", "r1,m,baseline,1,maybe"], "'maybe' is neither True nor False"),
         (["task,model,condition,run,note,cost_usd", 'r1,m,baseline,1,"two', 'lines",1', "r1,m,baseline,2,,x"],
          "line 4, column cost_usd: 'x'"),

@@ -319,7 +319,7 @@ some_run = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(some_run, max_size=12))
 def test_any_table_fits_the_terminal_and_adds_up(rows: list[dict[str, Any]]) -> None:
     digest = summary_of([run(k, **row) for k, row in enumerate(rows, 1)])

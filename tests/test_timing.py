@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ctxbench.timing import fit_model_time, norm_times, tool_medians
@@ -76,6 +76,7 @@ def test_no_usable_run_gives_no_speed() -> None:
     assert fit_model_time([(0, 0, 1.0)]) is None
 
 
+@settings(deadline=None)
 @given(
     a=st.floats(0.01, 30),
     b=st.floats(0.0001, 0.1),
