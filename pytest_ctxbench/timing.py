@@ -69,11 +69,15 @@ def fit_model_time(runs: Iterable[tuple[int, int | None, float]]) -> ModelTime |
 
 
 def tool_medians(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Tool -> median seconds of its calls, failed calls included. Calls that never left the harness have no time."""
+    """Tool -> median seconds of its calls, failed calls included.
+
+    Calls that never left the harness (an unknown tool, unreadable arguments) are recorded with 0 seconds or none: they
+    say nothing about the tool and are passed over.
+    """
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for record in records:
         for call in record.get("trace") or ():
-            if call.get("mcp_s") is not None:
+            if call.get("mcp_s"):
                 seconds[str(call.get("tool"))].append(float(call["mcp_s"]))
     return {tool: statistics.median(values) for tool, values in seconds.items()}
 
@@ -102,7 +106,7 @@ def norm_times(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         model_s = speed.seconds(int(turns), record.get("output"))
         usual = medians[record.get("endpoint")]
         calls = record.get("trace") or ()
-        tools_s = math.fsum(usual[str(c.get("tool"))] for c in calls if c.get("mcp_s") is not None)
+        tools_s = math.fsum(usual[str(c.get("tool"))] for c in calls if c.get("mcp_s"))
         key = RunKey(record["model"], record["effort"], record["task"], record["condition"], record["run"])
         result[key.stem] = round(model_s + tools_s, 6)
     return result

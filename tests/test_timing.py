@@ -94,7 +94,8 @@ def test_an_exact_law_is_found(a: float, b: float, sizes: list[tuple[int, int]])
 def test_tool_medians_are_over_all_runs_and_failed_calls_count() -> None:
     trace = calls(("queryData", 1.0), ("queryData", 9.0), ("getTables", 0.5))
     trace[1]["is_error"] = True
-    records = [record(1, 1, 1, 1.0, trace=trace), record(2, 1, 1, 1.0, trace=calls(("queryData", 2.0), ("nope", None)))]
+    never_sent = calls(("nope", None), ("queryData", 0.0), ("queryData", 0.0))
+    records = [record(1, 1, 1, 1.0, trace=trace), record(2, 1, 1, 1.0, trace=[*calls(("queryData", 2.0)), *never_sent])]
     assert tool_medians(records) == {"queryData": 2.0, "getTables": 0.5}
 
 
@@ -102,7 +103,9 @@ def test_norm_time_by_hand() -> None:
     records = [
         record(1, 1, 0, 3.0, trace=calls(("queryData", 1.0))),
         record(2, 2, 100, 8.0, trace=calls(("queryData", 2.0), ("search_context", 0.25))),
-        record(3, 1, 100, 4.0, trace=calls(("queryData", 60.0), ("queryData", 4.0), ("unknown", None))),
+        record(
+            3, 1, 100, 4.0, trace=calls(("queryData", 60.0), ("queryData", 4.0), ("unknown", 0.0), ("queryData", 0.0))
+        ),
     ]
     # queryData: median of 1, 2, 60, 4 = 3; search_context 0.25; a = 10/3, b = 0.01 (as above).
     assert norm_times(records) == {
