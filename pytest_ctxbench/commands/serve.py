@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
+from pytest_ctxbench.errors import ConfigError
 
 __all__ = ["add_arguments", "run"]
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     data, context = args.data, args.context
     if data is None or context is None:
-        from ..layout import find_layout
+        from pytest_ctxbench.layout import find_layout
 
         layout = find_layout()
         data, context = data or layout.data, context or layout.context
@@ -125,9 +125,9 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     if args.ready_json or args.parent_watch:
         _watch_input(lambda: loop.call_soon_threadsafe(stop.set))
-    from ..local.server import ServerSettings, create_app
-    from ..local.supervisor import EngineSettings
-    from ..local.tools import ResultLimits
+    from pytest_ctxbench.local.server import ServerSettings, create_app
+    from pytest_ctxbench.local.supervisor import EngineSettings
+    from pytest_ctxbench.local.tools import ResultLimits
 
     logging.basicConfig(level=logging.WARNING, format="ctxbench serve: %(message)s")
     settings = ServerSettings(
@@ -172,7 +172,7 @@ async def _run_server(app: Any, listener: socket.socket, stop: asyncio.Event, re
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-    while not server.started and not serving.done():
+    while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn offers no event
         await asyncio.sleep(0.005)
     if server.started:
         ready()
@@ -190,8 +190,8 @@ def _announce(args: argparse.Namespace, listener: socket.socket, password: str, 
         return
     secret = password if made_up else f"the value of {args.password_env}"
     print(
-        f"ready: MCP {url}/mcp (tools by ?ops=..., all without it), REST {url}/api/query; HTTP Basic, user {args.user}, "
-        f"password {secret}",
+        f"ready: MCP {url}/mcp (tools by ?ops=..., all without it), REST {url}/api/query; "
+        f"HTTP Basic, user {args.user}, password {secret}",
         flush=True,
     )
 

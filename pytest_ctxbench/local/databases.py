@@ -10,9 +10,10 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from ..dataset import REQUIRED, read_rows, require_folder, validate
-from ..dataset import TABLES as FILES
-from ..errors import ConfigError, CtxbenchError
+from pytest_ctxbench.dataset import REQUIRED, read_rows, require_folder, validate
+from pytest_ctxbench.dataset import TABLES as FILES
+from pytest_ctxbench.errors import ConfigError, CtxbenchError
+
 from .schema import Table, database_files, tables_for
 from .supervisor import EngineFailure, EngineProcess, EngineSettings
 

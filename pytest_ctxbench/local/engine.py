@@ -7,6 +7,7 @@ that is read only and rolled back; writes one after the other, each in a transac
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import math
@@ -18,9 +19,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .dialect import SqlError
 from .guard import Guard
 from .schema import CATALOGS, TABLES, Table, database_files, tables_for
-from .sql import SqlError, Statement, Translator
+from .sql import Statement, Translator
 
 if TYPE_CHECKING:
     import duckdb
@@ -125,7 +127,7 @@ def _load(connection: duckdb.DuckDBPyConnection, table: Table, file: Path) -> No
         f"read_csv('{_quoted(file)}', header=true, all_varchar=true, delim=',', quote='\"', escape='\"', "
         "null_padding=false, encoding='utf-8', comment='', max_line_size=2097152)"
     )
-    connection.execute(f"INSERT INTO {table.quoted} SELECT {', '.join(values)} FROM {source}")
+    connection.execute(f"INSERT INTO {table.quoted} SELECT {', '.join(values)} FROM {source}")  # noqa: S608
 
 
 # --- running --------------------------------------------------------------------------------------------------------
@@ -339,10 +341,8 @@ class Engine:
 def _rollback(cursor: duckdb.DuckDBPyConnection) -> None:
     import duckdb
 
-    try:
+    with contextlib.suppress(duckdb.Error):  # there may be none to roll back
         cursor.execute("ROLLBACK")
-    except duckdb.Error:
-        pass  # there is none to roll back
 
 
 def _why(reason: str, limits: EngineLimits) -> tuple[str, str]:
@@ -414,7 +414,8 @@ def _fill_metadata(connection: duckdb.DuckDBPyConnection, tables: Sequence[Table
         connection.execute(f"CREATE TABLE memory.meta.{name} ({columns})")
         marks = ", ".join("?" for _ in rows[0])
         flat = [value for row in rows for value in row]
-        connection.execute(f"INSERT INTO memory.meta.{name} VALUES " + ", ".join(f"({marks})" for _ in rows), flat)
+        values = ", ".join(f"({marks})" for _ in rows)
+        connection.execute(f"INSERT INTO memory.meta.{name} VALUES {values}", flat)  # noqa: S608 - our own names
     for macro in _MACROS:
         connection.execute(f"CREATE MACRO memory.main.{macro}")
 

@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from .dialect import SqlError
 from .schema import Table
-from .sql import META_SCHEMA, META_TABLES, SqlError
+from .sql import META_SCHEMA, META_TABLES
 
 if TYPE_CHECKING:
     import duckdb
@@ -31,7 +32,8 @@ _TABLE_FUNCTIONS = frozenset({"unnest", "generate_series", "range"})
 DENIED_FUNCTIONS = re.compile(
     r"""
     __internal_.* | read_.* | duckdb_.* | pragma_.* | pg_(?!typeof|size_pretty).* | has_.*_privilege | inet_.*
-    | glob | sniff_csv | query | query_table | getenv | getvariable | current_setting | set_config | write_.* | which_secret
+    | glob | sniff_csv | query | query_table | getenv | getvariable | current_setting | set_config | write_.*
+    | which_secret
     | json_serialize_.* | json_deserialize_.* | json_execute_.* | parse_duckdb_log_message | in_search_path
     | nextval | currval | setval | setseed | sleep_ms | invoke | alias | stats | index_key | get_block_size
     | current_(query|query_id|connection_id|transaction_id|schemas|role) | txid_current
@@ -67,20 +69,20 @@ class Guard:
     def check(self, cursor: duckdb.DuckDBPyConnection, query: str) -> None:
         """Raises `SqlError` unless `query` is one SELECT of allowed parts."""
         row = cursor.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
-        tree = json.loads(row[0]) if row else {"error": True}
+        tree: dict[str, Any] = json.loads(row[0]) if row else {"error": True}
         if tree.get("error"):
             message = str(tree.get("error_message") or "not a query")
             if tree.get("error_type") == "parser":
                 raise SqlError(f"Parser Error: {message}")
             raise SqlError("only a query is allowed here")
-        statements = tree.get("statements") or []
+        statements: list[Any] = tree.get("statements") or []
         if len(statements) != 1:
             raise SqlError(f"{len(statements)} statements were sent; send exactly one")
         node = statements[0].get("node")
         ctes = {str(name).lower() for name in _cte_names(node)}
-        self._walk(node, ctes, clocks=True)
+        self._walk(node, ctes)
 
-    def _walk(self, root: Any, ctes: set[str], *, clocks: bool) -> None:
+    def _walk(self, root: Any, ctes: set[str]) -> None:
         pending = [root]
         while pending:
             node = pending.pop()
@@ -115,10 +117,9 @@ class Guard:
             names = node.get("column_names") or []
             if len(names) == 1 and str(names[0]).lower() in _CLOCK_COLUMNS:
                 raise SqlError(f"{names[0]} is not available; GETDATE() gives the frozen reference date")
-        name = node.get("function_name")
-        if isinstance(name, str) and name.lower() in self._denied and kind != "TABLE_FUNCTION":
-            if str(node.get("class")) in ("FUNCTION", "WINDOW"):
-                raise SqlError(f"the function {name} is not allowed")
+        called = node.get("function_name")
+        if isinstance(called, str) and called.lower() in self._denied:
+            raise SqlError(f"the function {called} is not allowed")
 
     def _table(self, node: dict[str, Any], ctes: set[str]) -> None:
         path = tuple(str(p) for p in (node.get("qualified_name") or {}).get("path") or [])

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..errors import ConfigError, HarnessError
+from pytest_ctxbench.errors import ConfigError, HarnessError
 
 __all__ = ["EndpointProcess", "start_endpoint"]
 

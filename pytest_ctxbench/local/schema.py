@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..dataset import KINDS, REQUIRED
+from pytest_ctxbench.dataset import KINDS, REQUIRED
 
 __all__ = ["CATALOGS", "TABLES", "Column", "Table", "database_files", "tables_for"]
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ConfigError
+from pytest_ctxbench.errors import ConfigError
 
 __all__ = ["ContextIndex", "Entry", "load_entries", "words"]
 
@@ -121,17 +121,18 @@ def words(text: str) -> list[str]:
     return out
 
 
+_ENDINGS = (
+    ("ies", "y"), ("sses", "ss"), ("ations", "ate"), ("ation", "ate"), ("ings", ""), ("ing", ""), ("ed", ""),
+    ("es", "e"), ("s", ""),
+)  # fmt: skip
+
+
 def _stem(word: str) -> str:
     """Enough for plurals and common verb forms; both sides of a comparison go through it."""
     if len(word) <= 3 or not word.isalpha():
         return word
-    for ending, instead in (("ies", "y"), ("sses", "ss"), ("ations", "ate"), ("ation", "ate"), ("ings", ""), ("ing", ""),
-                            ("ed", ""), ("es", "e"), ("s", "")):  # fmt: skip
-        if (
-            word.endswith(ending)
-            and len(word) - len(ending) >= 3
-            and not (ending == "s" and word.endswith(("ss", "us", "is")))
-        ):
+    for ending, instead in () if word.endswith(("ss", "us", "is")) else _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
             word = word[: len(word) - len(ending)] + instead
             break
     return word[:-1] if word.endswith("e") and len(word) > 4 else word

@@ -1,7 +1,7 @@
 """The embedded endpoint: MCP over streamable HTTP and the REST API, on the loopback, behind HTTP Basic (design 5).
 
-This process runs no SQL. It checks Host and Origin (case V07), credentials, sizes and the `?ops=` allowlist, speaks both
-protocols, and hands statements to the engine processes of `databases`.
+This process runs no SQL. It checks Host and Origin (case V07), credentials, sizes and the `?ops=` allowlist, speaks
+both protocols, and hands statements to the engine processes of `databases`.
 
 Routes::
 
@@ -27,8 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
-from ..errors import CtxbenchError
+from pytest_ctxbench import __version__
+from pytest_ctxbench.errors import CtxbenchError
+
 from .databases import Databases
 from .search import ContextIndex, load_entries
 from .supervisor import EngineFailure, EngineSettings
@@ -63,9 +64,9 @@ class ServerSettings:
     password: str = field(repr=False)
     control_token: str = field(repr=False)
     isolate_reads: bool = False
-    engine: EngineSettings = EngineSettings()
-    results: ResultLimits = ResultLimits()
-    rest: ResultLimits = ResultLimits(max_rows=100_000, max_bytes=32 * 1024 * 1024)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    results: ResultLimits = field(default_factory=ResultLimits)
+    rest: ResultLimits = field(default_factory=lambda: ResultLimits(max_rows=100_000, max_bytes=32 * 1024 * 1024))
 
 
 async def create_app(settings: ServerSettings) -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:

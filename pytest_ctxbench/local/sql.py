@@ -1,9 +1,8 @@
 """From the SQL that models write to the SQL that DuckDB runs, and which statements may run at all (design 5).
 
-`translate` is pure: it reads T-SQL first (brackets, backticks or double quotes; both TOP and LIMIT), other dialects
-where that does not parse, and gives one DuckDB statement. It decides by what the statement *is*, from an allow-list:
-one SELECT, one INSERT, one DELETE. What the tables and functions in it may be is decided a second time, on the
-engine's own parse of the result (`guard`), so that a difference between two parsers opens nothing.
+The translator is pure: it reads one statement (`dialect`) and gives one of DuckDB's. It decides by what the statement
+*is*, from an allow-list: one SELECT, one INSERT, one DELETE. What the tables and functions in it may be is decided a
+second time, on the engine's own parse of the result (`guard`), so that a difference between two parsers opens nothing.
 
 `docs/sql.md` lists what is supported.
 """
@@ -13,27 +12,25 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
-from sqlglot import exp, parse
-from sqlglot.dialects import DuckDB, Postgres
+from sqlglot import exp
+from sqlglot.dialects import DuckDB
 from sqlglot.dialects.tsql import TSQL
 from sqlglot.errors import ErrorLevel, SqlglotError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
-from sqlglot.parsers.tsql import TSQLParser
 from sqlglot.schema import MappingSchema
-from sqlglot.tokens import TokenType
 
-from ..dataset import REFERENCE_DATE
+from pytest_ctxbench.dataset import REFERENCE_DATE
+
+from .dialect import SqlError, read_statement, typed_date
 from .schema import Table
 
-__all__ = ["MAX_STATEMENT_CHARS", "META_SCHEMA", "META_TABLES", "SqlError", "Statement", "Translator"]
-
-MAX_STATEMENT_CHARS = 200_000
+__all__ = ["META_SCHEMA", "META_TABLES", "Statement", "Translator"]
 
 #: Where the engine keeps what INFORMATION_SCHEMA and the sys_ tables show: (database, schema).
 META_SCHEMA = ("memory", "meta")
@@ -42,10 +39,6 @@ META_TABLES = frozenset(
 )
 
 _NOW = f"{REFERENCE_DATE.isoformat()} 00:00:00"
-
-
-class SqlError(Exception):
-    """A statement that cannot or may not run. `str()` is what the model or the REST client gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,369 +55,9 @@ class Statement:
     target: tuple[str, str, str] | None = None
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
-def _unit(node: exp.Expression | None) -> exp.Var:
-    name = (node.name if node is not None else "").strip().lower()
-    return exp.var(_UNITS.get(name, name or "day").upper())
-
-
-_UNITS = {
-    "yyyy": "year", "yy": "year", "years": "year", "qq": "quarter", "q": "quarter", "quarters": "quarter",
-    "mm": "month", "m": "month", "months": "month", "dy": "day", "y": "day", "dd": "day", "d": "day", "days": "day",
-    "dayofyear": "day", "wk": "week", "ww": "week", "weeks": "week", "isowk": "week", "isoww": "week", "hh": "hour",
-    "hours": "hour", "mi": "minute", "n": "minute", "minutes": "minute", "ss": "second", "s": "second",
-    "seconds": "second", "ms": "millisecond", "mcs": "microsecond", "ns": "nanosecond", "weekday": "day", "dw": "day",
-    "w": "day",
-}  # fmt: skip
-
-_KNOWN_UNITS = frozenset(_UNITS.values())
-
-Builder = Callable[[list[Any]], exp.Expression]
-
-
-def _date_diff(args: list[Any]) -> exp.Expression:
-    """DATEDIFF(unit, a, b), also with the unit in quotes or last; DATEDIFF(a, b) counts the days from b to a."""
-    if len(args) == 2:
-        return _diff(args[0], args[1], exp.var("DAY"))
-    if len(args) != 3:
-        raise SqlError("DATEDIFF takes a unit, a start and an end: DATEDIFF(day, start, end)")
-    if _is_unit(args[0]):
-        return _diff(args[2], args[1], _unit(args[0]))
-    if _is_unit(args[2]):
-        return _diff(args[0], args[1], _unit(args[2]))
-    raise SqlError(
-        f"DATEDIFF: unknown unit {args[0].name!r}; use year, quarter, month, week, day, hour, minute or second"
-    )
-
-
-def _is_unit(node: exp.Expression) -> bool:
-    if not isinstance(node, exp.Column | exp.Var | exp.Literal):
-        return False
-    name = node.name.strip().lower()
-    return _UNITS.get(name, name) in _KNOWN_UNITS
-
-
-def _moment(node: exp.Expression) -> exp.Expression:
-    """A number where T-SQL takes a date counts days from 1900-01-01."""
-    if isinstance(node, exp.Literal) and not node.is_string:
-        base = exp.cast(exp.Literal.string("1900-01-01 00:00:00"), exp.DType.TIMESTAMP)
-        return base if node.name == "0" else exp.Add(this=base, expression=exp.func("to_days", node))
-    return node
-
-
-def _diff(end: exp.Expression, start: exp.Expression, unit: exp.Var) -> exp.Expression:
-    return exp.Anonymous(
-        this="date_diff",
-        expressions=[
-            exp.Literal.string(unit.name.lower()),
-            exp.cast(_moment(start), exp.DType.TIMESTAMP),
-            exp.cast(_moment(end), exp.DType.TIMESTAMP),
-        ],
-    )
-
-
-def _date_add(args: list[Any]) -> exp.Expression:
-    """DATEADD(unit, n, date), also with the unit in quotes; DATE_ADD(date, INTERVAL n unit)."""
-    return _shift(args, "DATEADD", 1)
-
-
-def _date_sub(args: list[Any]) -> exp.Expression:
-    return _shift(args, "DATE_SUB", -1)
-
-
-def _shift(args: list[Any], name: str, sign: int) -> exp.Expression:
-    if len(args) == 2:
-        date, amount = args
-        if not isinstance(amount, exp.Interval):
-            amount = exp.func("to_days", exp.cast(amount, exp.DType.INT))
-        pair = {"this": exp.paren(_dated(date)), "expression": amount}
-        return exp.paren(exp.Add(**pair) if sign > 0 else exp.Sub(**pair))
-    if len(args) != 3:
-        raise SqlError(f"{name} takes a unit, a number and a date: DATEADD(day, 7, date)")
-    unit = _unit(args[0]).name.lower()
-    if unit not in _KNOWN_UNITS or unit == "nanosecond":
-        raise SqlError(
-            f"{name}: unknown unit {args[0].name!r}; use year, quarter, month, week, day, hour, minute or second"
-        )
-    number = exp.cast(args[1], exp.DType.BIGINT if unit in ("millisecond", "microsecond") else exp.DType.INT)
-    if unit == "quarter":
-        number, unit = exp.Mul(this=number, expression=exp.Literal.number(3)), "month"
-    interval = exp.func(f"to_{unit}s", number)
-    pair = {"this": exp.paren(_dated(_moment(args[2]))), "expression": interval}
-    return exp.paren(exp.Add(**pair) if sign > 0 else exp.Sub(**pair))
-
-
-def _dated(node: exp.Expression) -> exp.Expression:
-    """A date written as text has to be typed before anything is added to it."""
-    if isinstance(node, exp.Literal) and node.is_string:
-        kind = exp.DType.DATE if re.fullmatch(r"\s*\d{4}-\d\d-\d\d\s*", node.name) else exp.DType.TIMESTAMP
-        return exp.cast(node, kind)
-    return node
-
-
-_NUMBER_FORMATS = re.compile(r"(?P<kind>[nfcp])(?P<digits>\d{0,2})", re.I)
-
-
-def _format(args: list[Any]) -> exp.Expression:
-    """FORMAT(number, 'N2' | 'F2' | 'C2' | 'P1' | '#,##0.00' | '0.00'), else a date's pattern as T-SQL has it."""
-    pattern = args[1] if len(args) > 1 else None
-    if not isinstance(pattern, exp.Literal) or not pattern.is_string:
-        raise SqlError("FORMAT takes its pattern as a literal text, like FORMAT(x, 'N2') or FORMAT(d, 'yyyy-MM-dd')")
-    value, text = exp.cast(args[0], exp.DType.DOUBLE), pattern.name
-    found = _NUMBER_FORMATS.fullmatch(text)
-    picture = re.fullmatch(r"(?P<group>#,##)?0(?:\.(?P<places>0+))?(?P<percent>%)?", text)
-    if found:
-        kind = found["kind"].lower()
-        places = int(found["digits"]) if found["digits"] else 2
-        group, percent, before = kind != "f", kind == "p", "$" if kind == "c" else ""
-        after = " %" if percent else ""
-    elif picture:
-        places, group = len(picture["places"] or ""), bool(picture["group"])
-        percent, before = bool(picture["percent"]), ""
-        after = "%" if percent else ""
-    else:
-        return TSQLParser.FUNCTIONS["FORMAT"](args)
-    if percent:
-        value = exp.Mul(this=value, expression=exp.Literal.number(100))
-    shape = f"{before}{{:{',' if group else ''}.{places}f}}{after}"
-    return exp.Anonymous(this="format", expressions=[exp.Literal.string(shape), value])
-
-
-#: What TO_DATE and TO_CHAR call the parts of a date, longest first.
-_ORACLE_PARTS = (
-    ("YYYY", "%Y"), ("HH24", "%H"), ("HH12", "%I"), ("MONTH", "%B"), ("MON", "%b"), ("DAY", "%A"), ("DY", "%a"),
-    ("DDD", "%j"), ("YY", "%y"), ("MM", "%m"), ("DD", "%d"), ("HH", "%I"), ("MI", "%M"), ("SS", "%S"), ("AM", "%p"),
-    ("PM", "%p"), ("Q", "%q"),
-)  # fmt: skip
-
-
-def _oracle_format(node: exp.Expression) -> exp.Expression:
-    if not isinstance(node, exp.Literal) or not node.is_string or "%" in node.name:
-        return node
-    out, rest = "", node.name
-    while rest:
-        part = next((p for p in _ORACLE_PARTS if rest.upper().startswith(p[0])), None)
-        if part is None:
-            out, rest = out + rest[0], rest[1:]
-        elif part[1] == "%q":
-            raise SqlError("a date pattern with Q is not supported; use DATEPART(quarter, date)")
-        else:
-            out, rest = out + part[1], rest[len(part[0]) :]
-    return exp.Literal.string(out)
-
-
-def _to_date(args: list[Any]) -> exp.Expression:
-    if len(args) < 2:
-        return exp.cast(args[0], exp.DType.DATE)
-    text = exp.cast(args[0], exp.DType.TEXT)
-    parsed = exp.Anonymous(this="strptime", expressions=[text, _oracle_format(args[1])])
-    return exp.cast(parsed, exp.DType.DATE)
-
-
-def _to_timestamp(args: list[Any]) -> exp.Expression:
-    if len(args) < 2:
-        return exp.cast(args[0], exp.DType.TIMESTAMP)
-    return exp.Anonymous(this="strptime", expressions=[exp.cast(args[0], exp.DType.TEXT), _oracle_format(args[1])])
-
-
-def _to_char(args: list[Any]) -> exp.Expression:
-    if len(args) < 2:
-        return exp.cast(args[0], exp.DType.TEXT)
-    if (
-        isinstance(args[1], exp.Literal)
-        and re.search(r"[09]", args[1].name)
-        and not re.search("[a-z]{2}", args[1].name, re.I)
-    ):
-        raise SqlError("TO_CHAR with a number's pattern is not supported; use FORMAT(x, 'N2')")
-    return exp.Anonymous(this="strftime", expressions=[_dated(args[0]), _oracle_format(args[1])])
-
-
-def _patindex(args: list[Any]) -> exp.Expression:
-    pattern = args[0].name if args and isinstance(args[0], exp.Literal) else ""
-    inner = pattern[1:-1]
-    if len(args) != 2 or not re.fullmatch(r"%[^%_\[\]]+%", pattern):
-        raise SqlError("PATINDEX is supported for patterns like '%text%'; use CHARINDEX or LIKE for others")
-    return exp.StrPosition(this=args[1], substr=exp.Literal.string(inner))
-
-
-def _now(_: list[Any]) -> exp.Expression:
-    return exp.CurrentTimestamp()
-
-
-def _today(_: list[Any]) -> exp.Expression:
-    return exp.CurrentDate()
-
-
-def _named(name: str) -> Builder:
-    return lambda args: exp.Anonymous(this=name, expressions=args)
-
-
-class ConnectSQL(TSQL):
-    """T-SQL as models write it for this endpoint: more quotes for names, and the functions of other dialects."""
-
-    class Tokenizer(TSQL.Tokenizer):
-        IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ['"', ("[", "]"), "`"]
-        QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
-        KEYWORDS: ClassVar[dict[str, TokenType]] = {
-            **TSQL.Tokenizer.KEYWORDS,
-            "TIMESTAMP": TokenType.TIMESTAMP,  # SQL-92's type, not T-SQL's row version
-        }
-
-    class Parser(TSQLParser):
-        FUNCTIONS: ClassVar[dict[str, Any]] = {
-            **TSQLParser.FUNCTIONS,
-            "CURDATE": _today,
-            "DATEADD": _date_add,
-            "DATEDIFF": _date_diff,
-            "DATEDIFF_BIG": _date_diff,
-            "DATE_ADD": _date_add,
-            "DATE_DIFF": _date_diff,
-            "DATE_SUB": _date_sub,
-            "DATETRUNC": lambda args: exp.Anonymous(
-                this="date_trunc", expressions=[exp.Literal.string(_unit(args[0]).name.lower()), *args[1:]]
-            ),
-            "FORMAT": _format,
-            "GETUTCDATE": _now,
-            "NOW": _now,
-            "PATINDEX": _patindex,
-            "RAND": _named("random"),
-            "STRFTIME": _named("strftime"),
-            "SYSDATETIMEOFFSET": _now,
-            "SYSUTCDATETIME": _now,
-            "TIMESTAMPADD": _date_add,
-            "TIMESTAMPDIFF": _date_diff,
-            "TIMESTAMP_DIFF": _date_diff,
-            "TODAY": _today,
-            "TO_CHAR": _to_char,
-            "TO_DATE": _to_date,
-            "TO_TIMESTAMP": _to_timestamp,
-            "TRANSACTION_TIMESTAMP": _now,
-            "GET_CURRENT_TIMESTAMP": _now,
-        }
-
-
-class _Duck(DuckDB):
-    """What goes to the engine."""
-
-
-_READERS: tuple[type, ...] = (ConnectSQL, DuckDB, Postgres)
-_KINDS = (exp.Query, exp.Insert, exp.Delete, exp.Summarize, exp.Describe, exp.Values)
-
-
-def _read(sql: str) -> exp.Expression:
-    """The one statement of a text. Raises `SqlError`."""
-    if not sql.strip():
-        raise SqlError("the statement is empty; send one SQL statement")
-    if len(sql) > MAX_STATEMENT_CHARS:
-        raise SqlError(f"the statement has {len(sql):,} characters; at most {MAX_STATEMENT_CHARS:,} are taken")
-    first_error: str | None = None
-    other: exp.Expression | None = None
-    for reader in _READERS:
-        try:
-            found = [s for s in parse(sql, read=reader, error_level=ErrorLevel.IMMEDIATE) if s is not None]
-        except SqlglotError as error:
-            first_error = first_error or _parse_message(error)
-            continue
-        except RecursionError:
-            raise SqlError("the statement is nested too deeply; simplify it") from None
-        found = [s for s in found if not isinstance(s, exp.Semicolon)]
-        if len(found) > 1:
-            raise SqlError(f"{len(found)} statements were sent; send exactly one")
-        if not found:
-            raise SqlError("the statement is empty; send one SQL statement")
-        if isinstance(found[0], _KINDS):
-            return found[0]
-        other = other or found[0]
-    if other is not None:
-        raise SqlError(_refused(sql, other))
-    raise SqlError(first_error or "the statement could not be read")
-
-
-def _parse_message(error: SqlglotError) -> str:
-    details = getattr(error, "errors", None)
-    if details:
-        one = details[0]
-        near = (one.get("highlight") or "").strip()
-        where = f"line {one.get('line')}, column {one.get('col')}"
-        return f"Parser Error: {one.get('description', 'syntax error')} at {where}" + (
-            f", near {near!r}" if near else ""
-        )
-    plain = re.sub("\x1b\\[[0-9;]*m", "", str(error))
-    return f"Parser Error: {plain.splitlines()[0]}"
-
-
-def _refused(sql: str, tree: exp.Expression) -> str:
-    word = re.match(r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*([A-Za-z]+)", sql, re.S)
-    name = word.group(1).upper() if word else ""
-    if name not in _COMMANDS:
-        return f"Parser Error: a statement begins with SELECT or WITH, this one with {(name or sql.strip()[:10])!r}"
-    return f"{name} is not allowed here: only SELECT, and INSERT where inserting is offered"
-
-
-_COMMANDS = frozenset(
-    [
-        "ALTER",
-        "ANALYZE",
-        "ATTACH",
-        "BACKUP",
-        "BEGIN",
-        "BULK",
-        "CALL",
-        "CHECKPOINT",
-        "COMMENT",
-        "COMMIT",
-        "COPY",
-        "CREATE",
-        "DECLARE",
-        "DELETE",
-        "DENY",
-        "DETACH",
-        "DROP",
-        "END",
-        "EXEC",
-        "EXECUTE",
-        "EXPLAIN",
-        "EXPORT",
-        "FORCE",
-        "GO",
-        "GRANT",
-        "IMPORT",
-        "INSTALL",
-        "KILL",
-        "LOAD",
-        "LOCK",
-        "MERGE",
-        "PIVOT",
-        "PRAGMA",
-        "PREPARE",
-        "PRINT",
-        "RENAME",
-        "REPLACE",
-        "RESET",
-        "RESTORE",
-        "REVOKE",
-        "ROLLBACK",
-        "SAVE",
-        "SET",
-        "SHOW",
-        "START",
-        "TRUNCATE",
-        "UNPIVOT",
-        "UPDATE",
-        "UPSERT",
-        "USE",
-        "VACUUM",
-        "WAITFOR",
-        "WITH",
-    ]
-)
-
-
 # --- rewriting ------------------------------------------------------------------------------------------------------
 
-_CLOCKS: tuple[type[exp.Expression], ...] = tuple(
+_CLOCKS: tuple[type[exp.Expr], ...] = tuple(
     getattr(exp, name)
     for name in ("CurrentTimestamp", "CurrentTimestampLTZ", "CurrentDatetime", "Localtimestamp", "UtcTimestamp")
     if hasattr(exp, name)
@@ -447,8 +80,8 @@ _PLAIN_TYPES = {
 }
 
 
-def _rewrite_clock(tree: exp.Expression) -> exp.Expression:
-    def step(node: exp.Expression) -> exp.Expression:
+def _rewrite_clock(tree: exp.Expr) -> exp.Expr:
+    def step(node: exp.Expr) -> exp.Expr:
         if isinstance(node, _CLOCKS):
             return exp.cast(exp.Literal.string(_NOW), exp.DType.TIMESTAMP)
         if isinstance(node, exp.CurrentDate):
@@ -462,7 +95,7 @@ def _rewrite_clock(tree: exp.Expression) -> exp.Expression:
     return tree.transform(step, copy=False)
 
 
-def _rewrite_casts(tree: exp.Expression) -> None:
+def _rewrite_casts(tree: exp.Expr) -> None:
     """CONVERT to what DuckDB has; types that it lacks; a text type's length cuts, as in T-SQL."""
     for convert in list(tree.find_all(exp.Convert)):
         _rewrite_convert(convert)
@@ -508,16 +141,16 @@ def _rewrite_convert(convert: exp.Convert) -> None:
     )
 
 
-def _rewrite_parts(tree: exp.Expression) -> None:
+def _rewrite_parts(tree: exp.Expr) -> None:
     """Parts of dates: text has to be typed first, and T-SQL counts the days of the week from 1, a Sunday."""
     for extract in list(tree.find_all(exp.Extract)):
-        extract.set("expression", _dated(extract.expression))
+        extract.set("expression", typed_date(extract.expression))
         if extract.name.upper() == "DAYOFWEEK":
             extract.set("this", exp.var("DOW"))
             extract.replace(exp.paren(exp.Add(this=extract.copy(), expression=exp.Literal.number(1))))
 
 
-def _rewrite_joins(tree: exp.Expression) -> None:
+def _rewrite_joins(tree: exp.Expr) -> None:
     """CROSS APPLY and OUTER APPLY are lateral joins."""
     for join in list(tree.find_all(exp.Join)):
         lateral = join.this
@@ -539,7 +172,7 @@ def _rewrite_joins(tree: exp.Expression) -> None:
             select.set("joins", joins)
 
 
-def _rewrite_likes(tree: exp.Expression) -> None:
+def _rewrite_likes(tree: exp.Expr) -> None:
     """T-SQL's character classes in LIKE: `LIKE '[AB]%'`."""
     for like in list(tree.find_all(exp.Like)):
         pattern = like.expression
@@ -560,7 +193,7 @@ def _rewrite_likes(tree: exp.Expression) -> None:
         )
 
 
-def _rewrite_pivots(tree: exp.Expression) -> None:
+def _rewrite_pivots(tree: exp.Expr) -> None:
     """In T-SQL the values of a PIVOT's IN list are written like names."""
     for pivot in tree.find_all(exp.Pivot):
         for field in pivot.args.get("fields") or []:
@@ -570,7 +203,7 @@ def _rewrite_pivots(tree: exp.Expression) -> None:
                         value.replace(exp.Literal.string(value.name))
 
 
-def _rewrite_limits(tree: exp.Expression) -> None:
+def _rewrite_limits(tree: exp.Expr) -> None:
     for node in tree.find_all(exp.Limit, exp.Fetch):
         options = node.args.get("limit_options")
         if options is not None and options.args.get("with_ties"):
@@ -625,7 +258,7 @@ class Translator:
         return statement
 
     def _translate(self, sql: str, default_catalog: str | None, default_schema: str | None, frozen: str) -> Statement:
-        tree = _read(sql)
+        tree = read_statement(sql)
         bind_parameters(tree, json.loads(frozen) if frozen else {})
         for forbidden in (exp.Into, exp.Command, exp.Lock):
             if tree.find(forbidden):
@@ -645,7 +278,7 @@ class Translator:
         text = _generate(tree)
         return Statement("select", text, (text,))
 
-    def _prepare(self, tree: exp.Expression, catalog: str | None, schema: str | None) -> exp.Expression:
+    def _prepare(self, tree: exp.Expr, catalog: str | None, schema: str | None) -> exp.Expr:
         tree = _rewrite_clock(tree)
         self._resolve_tables(tree, catalog, schema)
         _rewrite_limits(tree)
@@ -657,14 +290,13 @@ class Translator:
         self._rewrite_operators(tree)
         return tree
 
-    def _describe(self, tree: exp.Expression, catalog: str | None, schema: str | None) -> Statement:
+    def _describe(self, tree: exp.Expr, catalog: str | None, schema: str | None) -> Statement:
         word = "SUMMARIZE" if isinstance(tree, exp.Summarize) else "DESCRIBE"
         subject = tree.this
         if not isinstance(subject, exp.Table | exp.Query):
             raise SqlError(f"{word} takes a table or a query")
-        holder = exp.select("*").from_(subject.copy()) if isinstance(subject, exp.Table) else subject.copy()
-        holder = self._prepare(holder, catalog, schema)
-        text = f"{word} {_generate(holder)}"
+        query = exp.select("*").from_(subject.copy()) if isinstance(subject, exp.Table) else subject.copy()
+        text = f"{word} {_generate(self._prepare(query, catalog, schema))}"
         return Statement("select", text, (text,))
 
     # -- writing
@@ -672,10 +304,7 @@ class Translator:
     def _insert(self, tree: exp.Insert, catalog: str | None, schema: str | None) -> Statement:
         for key, value in tree.args.items():
             if value and key not in ("this", "expression", "with_", "is_function"):
-                raise SqlError(
-                    f"this form of INSERT is not supported ({key.strip('_')}); write INSERT INTO [Catalog].[Schema].[Table] "
-                    "([Column], ...) VALUES (...) or SELECT ..."
-                )
+                raise SqlError(f"INSERT with {key.strip('_').upper()} is not supported; {_INSERT_FORM}")
         into = tree.this
         columns = [c.name for c in into.expressions] if isinstance(into, exp.Schema) else []
         table = self._target(into.this if isinstance(into, exp.Schema) else into, catalog, schema)
@@ -702,14 +331,13 @@ class Translator:
             _check_widths(source, len(columns), table)
         query = _generate(self._prepare(source, catalog, schema))
         names = ", ".join(f'"{known[c.lower()].name}"' for c in columns)
-        return Statement("insert", f"INSERT INTO {table.quoted} ({names}) {query}", (query,), table.path)
+        text = f"INSERT INTO {table.quoted} ({names}) {query}"
+        return Statement("insert", text, (query,), table.path)
 
     def _delete(self, tree: exp.Delete, catalog: str | None, schema: str | None) -> Statement:
         for key, value in tree.args.items():
             if value and key not in ("this", "where"):
-                raise SqlError(
-                    f"this form of DELETE is not supported ({key.strip('_')}); write DELETE FROM table WHERE ..."
-                )
+                raise SqlError(f"DELETE with {key.strip('_').upper()} is not supported; only a WHERE may follow")
         if not isinstance(tree.this, exp.Table):
             raise SqlError("DELETE needs a table: DELETE FROM [Catalog].[Schema].[Table] WHERE ...")
         table = self._target(tree.this, catalog, schema)
@@ -717,15 +345,16 @@ class Translator:
         probe = exp.select("1").from_(tree.this.copy())
         if where is not None:
             probe.set("where", where.copy())
-        probe = self._prepare(probe, catalog, schema)
-        alias = tree.this.alias
-        condition = probe.args.get("where")
-        text = f"DELETE FROM {table.quoted}" + (f' AS "{alias}"' if alias else "")
+        prepared = self._prepare(probe, catalog, schema)
+        condition = prepared.args.get("where")
+        text = f"DELETE FROM {table.quoted}"  # noqa: S608 - the schema's own name
+        if tree.this.alias:
+            text += f" AS {_generate(exp.to_identifier(tree.this.alias, quoted=True))}"
         if condition is not None:
             text += f" {_generate(condition)}"
-        return Statement("delete", text, (_generate(probe),), table.path)
+        return Statement("delete", text, (_generate(prepared),), table.path)
 
-    def _target(self, node: exp.Expression | None, catalog: str | None, schema: str | None) -> Table:
+    def _target(self, node: exp.Expr | None, catalog: str | None, schema: str | None) -> Table:
         if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
             raise SqlError("the table to write to must be named: [Catalog].[Schema].[Table]")
         found = self._find(node, catalog, schema)
@@ -735,7 +364,7 @@ class Translator:
 
     # -- names
 
-    def _resolve_tables(self, tree: exp.Expression, catalog: str | None, schema: str | None) -> None:
+    def _resolve_tables(self, tree: exp.Expr, catalog: str | None, schema: str | None) -> None:
         ctes = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
         for node in list(tree.find_all(exp.Table)):
             if not isinstance(node.this, exp.Identifier):
@@ -768,10 +397,8 @@ class Translator:
         )
         query = exp.select("*").from_(source)
         if of_catalog is not None:
-            query = query.where(
-                exp.EQ(this=exp.column("TABLE_CATALOG" if not name.startswith("sys_") else "CatalogName"),
-                       expression=exp.Literal.string(of_catalog))
-            )  # fmt: skip
+            column = exp.column("CatalogName" if name.startswith("sys_") else "TABLE_CATALOG")
+            query = query.where(exp.EQ(this=column, expression=exp.Literal.string(of_catalog)))
         replacement = exp.Subquery(this=query, alias=alias.copy())
         for key in ("joins", "pivots", "laterals"):
             if node.args.get(key):
@@ -821,7 +448,7 @@ class Translator:
 
     # -- operators that depend on types
 
-    def _rewrite_operators(self, tree: exp.Expression) -> None:
+    def _rewrite_operators(self, tree: exp.Expr) -> None:
         """`+` between texts, days added to a timestamp, and fractions cast to whole numbers, which T-SQL cuts."""
         nodes = [
             n for n in tree.find_all(exp.Add, exp.Sub, exp.Cast)
@@ -846,7 +473,7 @@ class Translator:
                 node.set("expression", exp.func("to_days", exp.cast(node.expression, exp.DType.INT)))
 
     def _operand_types(
-        self, tree: exp.Expression, nodes: Sequence[exp.Expression]
+        self, tree: exp.Expr, nodes: Sequence[exp.Expr]
     ) -> dict[int, tuple[exp.DType | None, exp.DType | None]]:
         for index, node in enumerate(nodes):
             node.meta["operator"] = index
@@ -868,7 +495,7 @@ class Translator:
                 out.setdefault(tag, (self._type(operands[0]), self._type(operands[1])))
         return out
 
-    def _type(self, node: exp.Expression | None) -> exp.DType | None:
+    def _type(self, node: exp.Expr | None) -> exp.DType | None:
         if node is None:
             return None
         kind = node.type.this if node.type is not None else exp.DType.UNKNOWN
@@ -881,7 +508,7 @@ class Translator:
         return kind if isinstance(kind, exp.DType) else None
 
 
-def _texty(node: exp.Expression) -> bool:
+def _texty(node: exp.Expr) -> bool:
     """Text whatever the types of its parts are."""
     inner = node.unnest()
     return isinstance(inner, exp.DPipe | exp.Concat | exp.Upper | exp.Lower | exp.Left | exp.Right | exp.Trim) or (
@@ -889,17 +516,17 @@ def _texty(node: exp.Expression) -> bool:
     )
 
 
-def _depth(node: exp.Expression) -> int:
+def _depth(node: exp.Expr) -> int:
     return sum(1 for _ in _ancestors(node))
 
 
-def _ancestors(node: exp.Expression) -> Iterator[exp.Expression]:
+def _ancestors(node: exp.Expr) -> Iterator[exp.Expr]:
     while node.parent is not None:
         node = node.parent
         yield node
 
 
-def _unqualify_columns(tree: exp.Expression) -> None:
+def _unqualify_columns(tree: exp.Expr) -> None:
     """`[Catalog].[Schema].[Table].[Column]` and `[Schema].[Table].[Column]` name the table by its last part."""
     for column in tree.find_all(exp.Column):
         if column.args.get("db") is not None and isinstance(column.this, exp.Identifier | exp.Star):
@@ -907,13 +534,16 @@ def _unqualify_columns(tree: exp.Expression) -> None:
             column.set("catalog", None)
 
 
+_INSERT_FORM = "write INSERT INTO [Catalog].[Schema].[Table] ([Column], ...) VALUES (...), or SELECT ..."
+
+
 def _check_widths(values: exp.Values, width: int, table: Table) -> None:
     for number, row in enumerate(values.expressions, 1):
         given = len(row.expressions) if isinstance(row, exp.Tuple) else 1
         if given != width:
             raise SqlError(
-                f"row {number} of VALUES has {given} values where {width} columns are to be filled; name the columns: "
-                f"INSERT INTO {table.shown} ([Column], ...) VALUES (...)"
+                f"row {number} of VALUES has {given} values where {width} columns of {table.shown} are to be filled; "
+                f"{_INSERT_FORM}"
             )
 
 
@@ -925,11 +555,11 @@ def _bracketed(path: str) -> str:
     return ".".join(f"[{part}]" for part in path.split("."))
 
 
-def _generate(tree: exp.Expression) -> str:
-    return tree.sql(dialect=_Duck, comments=False, unsupported_level=ErrorLevel.RAISE)
+def _generate(tree: exp.Expr) -> str:
+    return tree.sql(dialect=DuckDB, comments=False, unsupported_level=ErrorLevel.RAISE)
 
 
-def bind_parameters(tree: exp.Expression, parameters: Mapping[str, Any]) -> None:
+def bind_parameters(tree: exp.Expr, parameters: Mapping[str, Any]) -> None:
     """Put the values in place of `@name` and `:name`. Raises `SqlError` for a name without a value."""
     values = {str(k).lstrip("@:").lower(): v for k, v in parameters.items()}
     for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
@@ -939,7 +569,7 @@ def bind_parameters(tree: exp.Expression, parameters: Mapping[str, Any]) -> None
         node.replace(_literal(name, values[name.lower()]))
 
 
-def _literal(name: str, value: Any) -> exp.Expression:
+def _literal(name: str, value: Any) -> exp.Expr:
     kind = None
     if isinstance(value, dict):
         kind, value = value.get("dataType"), value.get("value")
@@ -948,7 +578,7 @@ def _literal(name: str, value: Any) -> exp.Expression:
     if isinstance(value, bool):
         return exp.true() if value else exp.false()
     if isinstance(value, int | float):
-        literal: exp.Expression = exp.Literal.number(abs(value))
+        literal: exp.Expr = exp.Literal.number(abs(value))
         return exp.Neg(this=literal) if value < 0 else literal
     if isinstance(value, str):
         literal = exp.Literal.string(value)

@@ -1,8 +1,8 @@
 """The server's side of an engine process: starting it, running statements in it, and what to do when one does not stop.
 
 A statement has a time limit. The engine process interrupts it there; when that does not help, the process is killed
-and started again on the same files. The statement that ran too long gets an error. What else was in flight is repeated on
-the new process: reads always, and a write unless it had announced its commit, for then nobody can know. When the
+and started again on the same files. The statement that ran too long gets an error. What else was in flight is repeated
+on the new process: reads always, and a write unless it had announced its commit, for then nobody can know. When the
 process dies by itself, its statements are repeated one at a time, so that the one which kills it is found out.
 """
 
@@ -372,7 +372,7 @@ class EngineProcess:
         seconds = self._settings.statement_timeout_s
         if death.culprit:
             raise EngineFailure(
-                f"the statement ran longer than {seconds:g} s and could not be interrupted; the SQL engine was restarted",
+                f"the statement ran longer than {seconds:g} s and did not stop when told to; the engine was restarted",
                 "timeout",
             ) from None
         if job.committing:

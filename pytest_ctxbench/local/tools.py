@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..dataset import REFERENCE_DATE
+from pytest_ctxbench.dataset import REFERENCE_DATE
+
 from .databases import Databases
 from .schema import CATALOGS, Table
 from .search import ContextIndex
@@ -95,8 +96,8 @@ _DESCRIPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         {"type": "object", "properties": {}},
     ),
     "execute_select": (
-        "Run one SQL SELECT statement and return its rows. Tables are written [Catalog].[Schema].[Table]; one statement "
-        "can join tables of different catalogs. Long results are cut off: filter and aggregate in SQL.",
+        "Run one SQL SELECT statement and return its rows. Tables are written [Catalog].[Schema].[Table]; one "
+        "statement can join tables of different catalogs. Long results are cut off: filter and aggregate in SQL.",
         _QUERY_SCHEMA,
     ),
     "execute_insert": (
@@ -122,20 +123,20 @@ One SQL engine answers for all catalogs, and one statement may join tables of se
 Catalogs: {", ".join(CATALOGS)}.
 
 - Name every table in three parts: [Catalog].[Schema].[Table]. There is no default catalog or schema, unless you give
-  defaultCatalog and defaultSchema with the query. Names may stand in brackets, double quotes or backticks; text stands in
-  single quotes. Names are not case-sensitive, text comparisons are.
+  defaultCatalog and defaultSchema with the query. Names may stand in brackets, double quotes or backticks; text stands
+  in single quotes. Names are not case-sensitive, text comparisons are.
 - The dialect is SQL-92 with the common functions of T-SQL: TOP n or LIMIT n, OFFSET ... FETCH, DATEDIFF(day, a, b),
-  DATEADD(day, n, d), DATEPART, EOMONTH, GETDATE(), ISNULL, COALESCE, IIF, CASE, CAST, TRY_CAST, CONVERT, LEN, CHARINDEX,
-  SUBSTRING, STRING_AGG, `+` or || between texts, WITH, window functions, UNION, subqueries, CROSS APPLY, PIVOT.
+  DATEADD(day, n, d), DATEPART, EOMONTH, GETDATE(), ISNULL, COALESCE, IIF, CASE, CAST, TRY_CAST, CONVERT, LEN,
+  CHARINDEX, SUBSTRING, STRING_AGG, `+` or || between texts, WITH, window functions, UNION, subqueries, CROSS APPLY.
 - The clock stands still: GETDATE() and CURRENT_TIMESTAMP are {REFERENCE_DATE.isoformat()} 00:00:00, CURRENT_DATE is
   {REFERENCE_DATE.isoformat()}. Dates are written 'YYYY-MM-DD'. A date compared with a timestamp means its midnight.
 - Dividing whole numbers gives a whole number: write 1.0 * a / b for a fraction. NULL sorts first in ascending order.
-- Send one statement at a time, without a transaction around it. A query only reads; rows are added with the insert tool,
-  where it is offered. Columns that the system fills in itself are left out of an INSERT.
+- Send one statement at a time, without a transaction around it. A query only reads; rows are added with the insert
+  tool, where it is offered. Columns that the system fills in itself are left out of an INSERT.
 - Metadata: the tools get_catalogs, get_schemas, get_tables and get_columns, or INFORMATION_SCHEMA.TABLES and
   INFORMATION_SCHEMA.COLUMNS in SQL.
-- A result comes as JSON: columns, row_count, truncated, rows. When truncated is true, the rows are only the first ones.
-  Select the columns you need, and count, filter and group in SQL rather than fetching rows to look through.
+- A result comes as JSON: columns, row_count, truncated, rows. When truncated is true, the rows are only the first
+  ones. Select the columns you need, and count, filter and group in SQL rather than fetching rows to look through.
 - When a statement fails, the error says why. Correct it and send it again.
 """
 
