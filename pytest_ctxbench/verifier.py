@@ -142,15 +142,26 @@ class Verifier:
     async def snapshot(self) -> QueueSnapshot:
         """All rows of the queue. Raises `VerifierError` (verifier_read, verifier_auth).
 
-        Read in one statement; where the service cuts that short, once more in pages by ID.
+        A long queue is read in pages by ID, since services cut or refuse long results; in one statement where IDs do
+        not allow pages.
         """
         columns = ", ".join(f"[{c}]" for c in QUEUE_COLUMNS)
-        result = await self._rest.query(f"SELECT {columns} FROM {self._queue} ORDER BY [ID]")  # noqa: S608
-        rows = self._queue_rows(result)
         count = await self._queue_count()
-        if len(rows) < count:
-            rows = max(rows, await self._paged(columns), key=len)
+        rows: list[dict[str, Any]] = []
+        for read in (self._paged, self._whole) if count > _PAGE else (self._whole, self._paged):
+            try:
+                rows = max(rows, await read(columns), key=len)
+            except StatementError:
+                if not rows:
+                    raise
+            if len(rows) == count:
+                break
         return QueueSnapshot(rows, len(rows) == count)
+
+    async def _whole(self, columns: str) -> list[dict[str, Any]]:
+        return self._queue_rows(
+            await self._rest.query(f"SELECT {columns} FROM {self._queue} ORDER BY [ID]")  # noqa: S608
+        )
 
     async def _paged(self, columns: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []

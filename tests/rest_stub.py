@@ -57,7 +57,8 @@ class RestStub:
         self.seen: Counter[str] = Counter()
         self.proxied: list[str] = []
         self.faults: list[tuple[str, Answer | Cut]] = []  # the next statement that begins so
-        self.row_cap: int | None = None
+        self.row_cap: int | None = None  # longer results are cut without a word
+        self.row_limit: int | None = None  # longer results are refused
         self.fresh_works = True
         self.served = Served(self._app)
         self.database()
@@ -167,6 +168,8 @@ class RestStub:
             return {"error": {"code": "INVALID_REQUEST", "message": str(error)}}
         if not sql.upper().startswith("SELECT"):
             return {"results": [{"schema": [], "rows": [], "affectedRows": rows[0][0] if rows else 0}]}
+        if self.row_limit is not None and len(rows) > self.row_limit:
+            return {"error": {"code": "INVALID_REQUEST", "message": f"the result has more than {self.row_limit} rows"}}
         if self.row_cap is not None:
             rows = rows[: self.row_cap]
         cells = [[v if v is None or isinstance(v, int | float | str) else str(v) for v in row] for row in rows]

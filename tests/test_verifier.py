@@ -129,6 +129,20 @@ def test_a_queue_that_the_service_cuts_is_read_in_pages(stub: RestStub) -> None:
     assert [r["ACCOUNT_NAME"] for r in snapshot.rows] == [f"account {n}" for n in range(1203)]
 
 
+def test_a_queue_that_the_service_refuses_whole_is_read_in_pages(stub: RestStub) -> None:
+    stub.queue(*(f"account {n}" for n in range(1203)))
+    stub.row_limit = 600
+    snapshot = verify(stub, lambda v: v.snapshot())
+    assert (len(snapshot.rows), snapshot.complete) == (1203, True)
+
+
+def test_a_long_queue_whose_ids_allow_no_pages_is_read_whole(stub: RestStub) -> None:
+    stub.queue(*(f"account {n}" for n in range(700)))
+    stub.db.execute(f"UPDATE {QUEUE} SET ID = 7")
+    snapshot = verify(stub, lambda v: v.snapshot())
+    assert (len(snapshot.rows), snapshot.complete) == (700, True)
+
+
 def test_a_snapshot_that_stays_short_says_so(stub: RestStub) -> None:
     stub.queue("a", "b", "c")
     stub.db.execute(f"UPDATE {QUEUE} SET ID = 7")  # equal IDs cannot be read in pages
