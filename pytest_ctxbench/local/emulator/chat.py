@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..policies.conversation import Call, Move, OfferedTool, Result, Turn, View
+from pytest_ctxbench.local.policies.conversation import Call, Move, OfferedTool, Result, Turn, View
+
 from .checks import Checker
 from .responses import EFFORTS, arguments_of, function_tool, openai_error
 from .wire import ApiError, Asked, Incoming, Json, Output, Spent, Traits, make_id, measure, split, sse, write_out

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..policies.conversation import Call, Move, OfferedTool, Result, Turn, View
+from pytest_ctxbench.local.policies.conversation import Call, Move, OfferedTool, Result, Turn, View
+
 from .checks import Checker
 from .wire import (
     ApiError,

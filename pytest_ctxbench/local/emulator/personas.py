@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..policies.careful import Careful
-from ..policies.conversation import Policy
-from ..policies.guessing import Guessing
-from ..policies.simple import Looping, Refusing
-from ..policies.writers import Duplicating, Misformatted, OffTarget, OverEager
+from pytest_ctxbench.local.policies.careful import Careful
+from pytest_ctxbench.local.policies.conversation import Policy
+from pytest_ctxbench.local.policies.guessing import Guessing
+from pytest_ctxbench.local.policies.simple import Looping, Refusing
+from pytest_ctxbench.local.policies.writers import Duplicating, Misformatted, OffTarget, OverEager
+
 from .faults import Fault
 from .wire import Traits
 

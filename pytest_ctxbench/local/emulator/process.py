@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from ...errors import HarnessError
+from pytest_ctxbench.errors import HarnessError
 
 __all__ = ["EmulatorProcess", "start_emulator"]
 

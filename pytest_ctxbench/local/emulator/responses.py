@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..policies.conversation import Call, Move, OfferedTool, Result, Turn, View
+from pytest_ctxbench.local.policies.conversation import Call, Move, OfferedTool, Result, Turn, View
+
 from .checks import Checker
 from .wire import (
     ApiError,

@@ -29,7 +29,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ..policies.conversation import Call, Move, Policy, Script, View, next_move
+from pytest_ctxbench.local.policies.conversation import Call, Move, Policy, Script, View, next_move
+
 from .chat import FLAVOURS, Chat
 from .faults import Fault, read_fault
 from .generate import Generate
@@ -92,7 +93,7 @@ class _Runs:
 
 def _scripted(moves: tuple[Move, ...]) -> Policy:
     def policy(view: View) -> Script:
-        for move in moves:
+        for move in moves:  # noqa: UP028 - a tuple's iterator takes no results
             yield move
 
     return policy

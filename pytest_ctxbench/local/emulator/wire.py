@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..policies.conversation import Call, Move, View, turn_chars
+from pytest_ctxbench.local.policies.conversation import Call, Move, View, turn_chars
 
 __all__ = [
     "ApiError",

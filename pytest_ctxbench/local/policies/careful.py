@@ -224,7 +224,7 @@ class Careful:
         if known.table_of("account") is None:
             lacking.append("which table and columns describe the accounts")
         if known.health is None:
-            lacking.append("how the health of an account is worked out and what counts as poor or critical")
+            lacking.append("how the health of an account is worked out and what counts as poor")
         if question.trend and known.trend is None:
             lacking.append("how recent usage is to be compared with earlier usage")
         if question.queue and known.table_of("queued review") is None:
