@@ -7,9 +7,9 @@ Which table answers (design 4): tables that bind the same answering columns are 
 ones the one that binds most wins, on a tie the last; a table without the key column is not read. Tables in code fences
 count only when none outside does.
 
-Flags of the text: reasoning_cut, reasoning_unclosed, too_many_tables, no_table, json, html_table, transposed,
-no_name_column. Of the tables read: fenced, no_delimiter_row, delimiter_mismatch, repeated_header, several_parts,
-other_tables, explicit_empty, ambiguous_column:<field>, total_row, elided_rows, section_row, truncated_last_row,
+Flags of the text: reasoning_cut, reasoning_unclosed, too_many_tables, no_table, no_matching_table, json, html_table,
+transposed, no_name_column. Of the tables read: fenced, no_delimiter_row, delimiter_mismatch, repeated_header,
+several_parts, other_tables, explicit_empty, ambiguous_column:<field>, total_row, elided_rows, section_row, truncated_last_row,
 short_rows, long_rows, nameless_rows, numbered_names, repeated_accounts.
 """
 
@@ -205,6 +205,8 @@ _SECTION = re.compile(
     re.I,
 )
 _ORDINAL = re.compile(r"\s*#?([0-9]{1,4})[.)]\s+(?=\S)")
+#: What is longer is no label of a total or a section.
+_MAX_LABEL = 100
 #: As many rows are looked at to judge what a column holds.
 _SAMPLE = 200
 
@@ -254,14 +256,14 @@ class _Rows:
     def _add(self, row: TableRow, bound: Mapping[str, int], name_at: int) -> None:
         name = clean_cell(row.cells[name_at]) if name_at < len(row.cells) else ""
         key = name_key(name)
-        if key not in self._known or not key:
-            first = next((c for c in map(clean_cell, row.cells) if c), "")
+        if not key or (key not in self._known and len(name) <= _MAX_LABEL):
+            first = next((c for c in map(clean_cell, row.cells) if c), "")[: _MAX_LABEL + 1]
             alone = sum(1 for c in row.cells if c.strip()) == 1
             if _is_elided(name) or (not key and _is_elided(first)):
                 return self._flag("elided_rows")
-            if _TOTAL.match(name) or (not key and _TOTAL.match(first)):
+            if _TOTAL.match(name) or (not key and len(first) <= _MAX_LABEL and _TOTAL.match(first)):
                 return self._flag("total_row")
-            if alone and len(row.cells) > 1 and _SECTION.match(first):
+            if alone and len(row.cells) > 1 and len(first) <= _MAX_LABEL and _SECTION.match(first):
                 return self._flag("section_row")
             if not key:
                 return self._flag("nameless_rows")
@@ -314,9 +316,9 @@ def read_answer(text: str, columns: Sequence[Column], known: Collection[str] = (
     says that the text was ended by the completion cap: a last row that cannot be told to be whole is then left out.
     """
 
-    def is_header(header: tuple[str, ...]) -> bool:
+    def is_header(header: tuple[str, ...], fields: int) -> bool:
         bound, _ = _bind(columns, Table(header, 0, False), None)
-        return "name" in bound and len(bound) > 1
+        return "name" in bound and len(bound) >= fields
 
     document = find_tables(text, is_header)
     flags = list(document.flags)
@@ -336,7 +338,7 @@ def read_answer(text: str, columns: Sequence[Column], known: Collection[str] = (
     fenced = not outside
     matches = outside or matches
     if not matches:
-        flags.append("no_table")
+        flags.append("no_matching_table" if document.seen else "no_table")
         flags += [flag for flag, seen in (("transposed", transposed), ("no_name_column", nameless)) if seen]
         flags += _other_formats(text)
         return Answer(None, tables_seen=document.seen, flags=tuple(flags))

@@ -25,7 +25,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _is_name(cell: str) -> bool:
-    return _ID.match(cell) is None
+    return len(cell) > 40 or _ID.match(cell) is None
 
 
 def _is_tier(cell: str) -> bool:

@@ -98,6 +98,11 @@ def read_flag_and_reason(text: str, rubric: Rubric) -> tuple[bool | None, str]:
     flag = None if _NOT_APPLICABLE.match(_words(text)) else read_flag(lead, rubric)
     if flag is None:
         return read_flag(text, rubric), folded
+    second = _FLAG_LEAD.match(lowered, match.end())
+    if second is not None and flag and match["mark"] and not rubric.yes_words.found(lead):  # "Eligible: No"
+        inner = read_flag(second["lead"], rubric)
+        if inner is not None:
+            return inner, folded[second.end() :]
     # "No escalation trigger met" is one statement; so is "Not eligible: ...", which says the branch as well.
     cut = len(lead) != len(lowered) and (match["mark"] is not None) and not rubric.denied_flag.found(lead)
     return flag, folded[match.end() :] if cut else folded
@@ -121,6 +126,7 @@ _THOUSANDS = re.compile(r"(?<=[0-9]) k\b")
 _REPLACED = (
     (re.compile(r">=|≥|>"), " exceeds "),
     (re.compile(r"<=|≤|<"), " under "),
+    (re.compile(r"\(\s*((?:under|exceeds)\b[^()]*)\)"), r" \1 "),
     (re.compile(r"\b(?:not below|not under|not less than|no less than|not fewer than|no fewer than)\b"), " at least "),
     (re.compile(r"\b(?:no later than|over the next|over next)\b"), " within "),
     (re.compile(r"\b(?:just|slightly|a little) over\b|\bnot only\b"), " "),

@@ -190,12 +190,13 @@ def clean_cell(cell: str) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def find_tables(text: str, is_header: Callable[[tuple[str, ...]], bool]) -> Document:
+def find_tables(text: str, is_header: Callable[[tuple[str, ...], int], bool]) -> Document:
     """Every table of `text`.
 
     A table is a header line with a delimiter line under it, anywhere in the text; it ends at the first blank line or
     line without a pipe. Lines with pipes that have no delimiter line are a table (`delimiter` false) when `is_header`
-    knows their first line as one. `is_header` also tells a second header inside a table from a row.
+    knows their first line as one: it is called with the cells and the least number of columns that it must know there,
+    one for a line within outer pipes and two for another. It also tells a second header inside a table from a row.
     """
     text, flags = without_reasoning(text)
     lines = _LINE_END.split(_WRAPPER.sub("\n", text))
@@ -244,7 +245,9 @@ def _header(line: str) -> tuple[str, ...]:
     return tuple(clean_cell(c) if len(c) <= 500 else "" for c in split_row(line))
 
 
-def _tables_of(block: list[tuple[int, str]], fenced: bool, is_header: Callable[[tuple[str, ...]], bool]) -> list[Table]:
+def _tables_of(
+    block: list[tuple[int, str]], fenced: bool, is_header: Callable[[tuple[str, ...], int], bool]
+) -> list[Table]:
     """The tables in consecutive lines with pipes."""
     tables: list[Table] = []
     table: Table | None = None
@@ -258,7 +261,7 @@ def _tables_of(block: list[tuple[int, str]], fenced: bool, is_header: Callable[[
         under = delimiters[index + 1] if index + 1 < len(block) else None
         if table is None or under is not None:
             header = _header(line)
-            if under is not None and (table is None or is_header(header)):
+            if under is not None and (table is None or is_header(header, 2)):
                 if table is not None and table.delimiter and header == table.header:
                     if "repeated_header" not in table.flags:
                         table.flags.append("repeated_header")
@@ -271,7 +274,8 @@ def _tables_of(block: list[tuple[int, str]], fenced: bool, is_header: Callable[[
                 skip = True
                 continue
             if table is None:
-                if index + 1 == len(block) or len(header) < 2 or not is_header(header):
+                outer = line.strip().startswith("|") and line.rstrip().endswith("|")
+                if index + 1 == len(block) or len(header) < 2 or not is_header(header, 1 if outer else 2):
                     continue
                 table = Table(header, number, fenced, delimiter=False, closed_header=line.rstrip().endswith("|"))
                 table.flags.append("no_delimiter_row")

@@ -16,9 +16,9 @@ from typing import Any
 __all__ = ["write_targets", "written_tables"]
 
 _TOKEN = re.compile(
-    r"--[^\r\n]*|/\*(?:[^*]|\*(?!/))*(?:\*/)?"  # comments
-    r"|'(?:[^']|'')*'?"  # strings
-    r'|"(?P<double>(?:[^"]|"")*)"?|\[(?P<bracket>[^\]]*)\]?|`(?P<tick>[^`]*)`?'
+    r"--[^\r\n]*|/\*(?s:.*?)(?:\*/|\Z)"  # comments
+    r"|'[^']*(?:''[^']*)*'?"  # strings
+    r'|"(?P<double>[^"]*(?:""[^"]*)*)"?|\[(?P<bracket>[^\]]*)\]?|`(?P<tick>[^`]*)`?'
     r"|(?P<word>[^\W\d]\w*)"  # keywords and names
     r"|[0-9][\w.]*|(?P<mark>[^\s\w])"
 )
@@ -82,6 +82,7 @@ def write_targets(sql: str) -> list[tuple[str, ...]]:
     tokens = _Tokens(sql)
     found: list[tuple[str, ...]] = []
     selecting = False
+    own_into: set[int] = set()  # the INTO of an INSERT, REPLACE or MERGE
     for at, word in enumerate(tokens.words):
         before = tokens.word(at - 1)
         if before == "." or not word or not word.isalpha():
@@ -97,9 +98,11 @@ def write_targets(sql: str) -> list[tuple[str, ...]]:
             while tokens.word(to) in _MODIFIERS:
                 to += 1
             to = tokens.skip_top(to)
-            if tokens.word(to) in ("INTO", "TABLE"):
-                to += 1 + (tokens.word(to + 1) == "TABLE")
-                target, _ = tokens.name(to)
+            if to in own_into:  # the REPLACE of INSERT OR REPLACE INTO
+                continue
+            if tokens.word(to) == "INTO" or (word == "INSERT" and tokens.word(to) == "TABLE"):
+                own_into.add(to)
+                target, _ = tokens.name(to + 1 + (tokens.word(to + 1) == "TABLE"))
             elif word == "INSERT" and starts and before != "THEN":
                 target, _ = tokens.name(to)
             selecting = selecting and not target
@@ -118,10 +121,11 @@ def write_targets(sql: str) -> list[tuple[str, ...]]:
                 name, to = tokens.name(to)
                 target = _behind_alias(tokens, name, to)
         elif word == "MERGE" and (starts or tokens.word(at + 1) == "INTO"):
+            own_into.add(at + 1)
             target, _ = tokens.name(at + 1 + (tokens.word(at + 1) == "INTO"))
         elif word == "TRUNCATE" and starts:
             target, _ = tokens.name(at + 1 + (tokens.word(at + 1) == "TABLE"))
-        elif word == "INTO" and selecting and before not in _MODIFIERS | {"INSERT", "MERGE", "REPLACE", ")"}:
+        elif word == "INTO" and selecting and at not in own_into:
             target, _ = tokens.name(at + 1)
             selecting = False
         elif word == "COPY" and starts:
