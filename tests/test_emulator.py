@@ -319,6 +319,17 @@ def test_responses_conversation(lab: Lab):
     assert (last.status, last.output_text) == ("completed", DONE["text"])
 
 
+def test_responses_without_reasoning_ask_for_none(lab: Lab):
+    bare = {k: v for k, v in TWO.items() if k != "thinking"}
+    for n in range(20):
+        client = lab.script(bare, DONE).openai()
+        ask = {"role": "user", "content": f"Look things up {n}."}
+        first = client.responses.create(**RESPONSES, input=[ask])
+        assert [i.type for i in first.output] == ["message", "function_call", "function_call"]
+        last = client.responses.create(**RESPONSES, input=[ask, *first.output, *outputs_for(first)])
+        assert last.status == "completed"
+
+
 def test_responses_caches_long_prompts(lab: Lab):
     client = lab.script(ONE, DONE).openai()
     settings = {**RESPONSES, "instructions": "word " * 2000}

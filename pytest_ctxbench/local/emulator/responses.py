@@ -193,7 +193,7 @@ class Responses:
             items.append(
                 {
                     "type": "message",
-                    "id": f"msg_{group}" if output.thinking else make_id("msg_0", asked, 0),
+                    "id": f"msg_{group}" if output.thinking else make_id("msg_x", asked, 0),
                     "role": "assistant",
                     "status": status if output.cut and not output.calls else "completed",
                     "content": [part],
@@ -203,7 +203,7 @@ class Responses:
             items.append(
                 {
                     "type": "function_call",
-                    "id": f"fc_{group}{index}" if output.thinking else make_id("fc_0", asked, index),
+                    "id": f"fc_{group}{index}" if output.thinking else make_id("fc_x", asked, index),
                     "call_id": call.id,
                     "name": call.tool,
                     "arguments": call.text,
@@ -366,7 +366,7 @@ class _Items:
             self._close()
 
     def _needs_reasoning(self, item: Json, kind: str, prefix: str) -> None:
-        """Items made after reasoning carry its id in theirs."""
+        """Items made after reasoning carry its id in theirs; the ids of others have an x, which is no hex digit."""
         found = re.fullmatch(rf"{prefix}_([0-9a-f]{{24}})\d*", str(item.get("id") or ""))
         if found and f"rs_{found.group(1)}" not in self.reasoning:
             raise openai_error(
