@@ -170,7 +170,7 @@ async def _run_server(app: Any, listener: socket.socket, stop: asyncio.Event, re
         server_header=False,
     )
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # ours do it
     serving = asyncio.ensure_future(server.serve(sockets=[listener]))
     while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn offers no event
         await asyncio.sleep(0.005)

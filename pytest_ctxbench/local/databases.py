@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import hashlib
+import json
 import shutil
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from pytest_ctxbench.dataset import TABLES as FILES
 from pytest_ctxbench.errors import ConfigError, CtxbenchError
 
 from .schema import Table, database_files, tables_for
-from .supervisor import EngineFailure, EngineProcess, EngineSettings
+from .supervisor import EngineFailure, EngineProcess, EngineSettings, scrubbed_environment
 
 __all__ = ["Databases", "DatabasesError"]
 
@@ -38,28 +41,54 @@ class Databases:
         self._read = (
             EngineProcess(settings, home / "read-engine", name="read", read_only=True) if isolate_reads else None
         )
+        self._engines = [e for e in (self._work, self._read) if e is not None]
+        self._loader: asyncio.subprocess.Process | None = None
+        self._loading: asyncio.Task[tuple[bytes, bytes]] | None = None
         self._generation = 0
         self._folder: Path | None = None
         self._replacing = asyncio.Lock()
+        self._replacements: set[asyncio.Task[None]] = set()
         self._seal: tuple[str, ...] | None = None
         self.tables: tuple[Table, ...] = ()
 
-    async def start(self) -> None:
-        """Load the dataset and open everything. Raises `ConfigError` for a dataset that cannot be used."""
+    async def launch(self) -> None:
+        """Start the processes; they load their libraries and the dataset while the caller does other things.
+
+        Raises `ConfigError` for a dataset that is missing or has no usable header.
+        """
         require_folder(self._data)
         headers = _headers(self._data)
+        self.tables = tables_for(headers)
         self._template.mkdir(mode=0o700)
-        engines = [e for e in (self._work, self._read) if e is not None]
-        await asyncio.gather(*(engine.start() for engine in engines))
+        self._loader = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "pytest_ctxbench.local.template",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=scrubbed_environment(self._home),
+            start_new_session=True,
+        )
+        order = {"data": str(self._data.resolve()), "folder": str(self._template), "headers": headers}
+        self._loading = asyncio.create_task(self._loader.communicate(json.dumps(order).encode()))
+        await asyncio.gather(*(engine.start() for engine in self._engines))
+
+    async def ready(self) -> None:
+        """Wait until everything is open. Raises `ConfigError` for a dataset that cannot be used."""
+        assert self._loading is not None
+        output, complaints = await self._loading
         try:
-            await self._work.build(self._data.resolve(), self._template, headers)
-        except EngineFailure as error:
+            problem = json.loads(output).get("error")
+        except ValueError:
+            problem = (complaints.decode(errors="replace").strip().splitlines() or ["the loader died"])[-1]
+        if problem:
             await asyncio.to_thread(validate, self._data)  # says where it is wrong
-            raise ConfigError(f"the dataset in {self._data} cannot be loaded: {_one_line(error)}") from None
+            raise ConfigError(f"the dataset in {self._data} cannot be loaded: {_one_line(problem)}")
         for path in database_files(self._template).values():
             path.chmod(stat.S_IRUSR)
         self._seal = await asyncio.to_thread(_sealed, self._template)
-        self.tables = tables_for(headers)
         opened = [self.fresh()]
         if self._read is not None:
             opened.append(self._read.open(self._template))
@@ -71,8 +100,15 @@ class Databases:
     async def fresh(self) -> None:
         """Put a new copy of the template in place of the work database. Raises `DatabasesError`.
 
-        Statements in flight are stopped; nothing that was written before is left.
+        Statements in flight are stopped; nothing that was written before is left. Once begun, it is finished, also
+        when the caller is gone.
         """
+        replacing = asyncio.create_task(self._fresh())
+        self._replacements.add(replacing)
+        replacing.add_done_callback(self._replacements.discard)
+        await asyncio.shield(replacing)
+
+    async def _fresh(self) -> None:
         async with self._replacing:
             self._generation += 1
             folder = self._home / f"work-{self._generation}"
@@ -113,7 +149,13 @@ class Databases:
         }
 
     async def close(self) -> None:
-        await asyncio.gather(*(e.close() for e in (self._work, self._read) if e is not None))
+        """End every process."""
+        if self._loader is not None and self._loader.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._loader.kill()
+        if self._loading is not None:
+            await asyncio.wait({self._loading})
+        await asyncio.gather(*(e.close() for e in self._engines))
 
 
 def _headers(data: Path) -> dict[str, list[str]]:
@@ -133,5 +175,5 @@ def _sealed(folder: Path) -> tuple[str, ...]:
         raise DatabasesError(f"the template database cannot be read: {error.strerror}; restart the endpoint") from None
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: object) -> str:
     return " ".join(str(error).split())

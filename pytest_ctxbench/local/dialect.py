@@ -134,7 +134,8 @@ def _format(args: list[Any]) -> exp.Expr:
     pattern = args[1] if len(args) > 1 else None
     if not isinstance(pattern, exp.Literal) or not pattern.is_string:
         raise SqlError("FORMAT takes its pattern as a literal text, like FORMAT(x, 'N2') or FORMAT(d, 'yyyy-MM-dd')")
-    value, text = exp.cast(args[0], exp.DType.DOUBLE), pattern.name
+    value: exp.Expr = exp.cast(args[0], exp.DType.DOUBLE)
+    text = pattern.name
     found = _NUMBER_FORMATS.fullmatch(text)
     picture = re.fullmatch(r"(?P<group>#,##)?0(?:\.(?P<places>0+))?(?P<percent>%)?", text)
     if found:

@@ -11,6 +11,7 @@ import contextlib
 import datetime as dt
 import json
 import math
+import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from .dialect import SqlError
 from .guard import Guard
 from .schema import CATALOGS, TABLES, Table, database_files, tables_for
 from .sql import Statement, Translator
+from .template import sql_path
 
 if TYPE_CHECKING:
     import duckdb
@@ -32,12 +34,14 @@ __all__ = [
     "EngineError",
     "EngineLimits",
     "Running",
-    "build_template",
     "clean",
     "json_value",
 ]
 
 _MEBIBYTE = 1024 * 1024
+_CHECKED_CAP = 10_000
+#: Exit status of a process whose engine has declared itself unusable.
+_UNUSABLE = 70
 
 
 class EngineError(Exception):
@@ -55,79 +59,6 @@ class EngineLimits:
     memory_mb: int = 512
     statement_timeout_s: float = 30.0
     threads: int = 2
-
-
-# --- the template ---------------------------------------------------------------------------------------------------
-
-_CASTS = {
-    "VARCHAR": "{0}",
-    "BIGINT": "CAST(CAST({0} AS DECIMAL(38,4)) AS BIGINT)",
-    "DECIMAL(18,4)": "CAST({0} AS DECIMAL(18,4))",
-    "DATE": "CAST(left({0}, 10) AS DATE)",
-    # a time zone is cut off, not converted, as `dataset.parse_date` reads it
-    "TIMESTAMP": r"CAST(regexp_replace(replace({0}, ',', '.'), '(:\d\d(?:\.\d+)?) ?(?:Z|UTC|[+-]\d\d:?\d\d)$', '\1')"
-    r" AS TIMESTAMP)",
-}
-
-
-def build_template(data: Path, folder: Path, headers: dict[str, Sequence[str]]) -> None:
-    """Load the six CSVs of `data` into one database file for each catalog in `folder`.
-
-    `headers` are the files' columns. Raises `EngineError` when a value cannot be read; `dataset.validate` then says
-    where it stands.
-    """
-    import duckdb
-
-    connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false", "threads": "2"})
-    try:
-        for catalog, path in database_files(folder).items():
-            connection.execute(f"ATTACH '{_quoted(path)}' AS \"{catalog}\"")
-        for table in tables_for(headers):
-            _create(connection, table)
-            if table.file is not None:
-                _load(connection, table, data / table.file)
-        for catalog in CATALOGS:
-            connection.execute(f'CHECKPOINT "{catalog}"')
-            connection.execute(f'DETACH "{catalog}"')
-    except duckdb.Error as error:
-        raise EngineError(str(error)) from None
-    finally:
-        connection.close()
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
-
-
-def _create(connection: duckdb.DuckDBPyConnection, table: Table) -> None:
-    schema = f'"{table.catalog}"."{table.schema}"'
-    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-    parts = []
-    for column in table.columns:
-        default = ""
-        if column.generated:
-            connection.execute(f'CREATE SEQUENCE {schema}."{table.name}_{column.name}"')
-            default = f""" DEFAULT nextval('{schema}."{table.name}_{column.name}"') NOT NULL"""
-        elif column.source is None and column.sql_type == "TIMESTAMP":
-            default = " DEFAULT TIMESTAMP '2026-07-16 00:00:00'"
-        parts.append(f'"{column.name}" {column.sql_type}{default}')
-    connection.execute(f"CREATE TABLE {table.quoted} ({', '.join(parts)})")
-
-
-def _load(connection: duckdb.DuckDBPyConnection, table: Table, file: Path) -> None:
-    values = []
-    for column in table.columns:
-        if column.source is None:
-            # the CRM's own record id: 18 characters, derived, so that it is the same in every copy
-            values.append("'001' || upper(left(md5('crm-record:' || \"Id\"), 15))")
-        else:
-            cell = 'nullif("' + column.source + "\", '')"
-            values.append(_CASTS[column.sql_type].format(cell))
-    source = (
-        f"read_csv('{_quoted(file)}', header=true, all_varchar=true, delim=',', quote='\"', escape='\"', "
-        "null_padding=false, encoding='utf-8', comment='', max_line_size=2097152)"
-    )
-    connection.execute(f"INSERT INTO {table.quoted} SELECT {', '.join(values)} FROM {source}")  # noqa: S608
 
 
 # --- running --------------------------------------------------------------------------------------------------------
@@ -176,9 +107,12 @@ class Running:
 
     def repeat_stop(self) -> None:
         """An interrupt that comes before the execution is lost, so it is sent again and again (case V05)."""
+        import duckdb
+
         cursor = self.cursor
         if cursor is not None and self.stopped:
-            cursor.interrupt()
+            with contextlib.suppress(duckdb.Error):  # it may have been closed at this moment
+                cursor.interrupt()
 
 
 class Engine:
@@ -211,7 +145,7 @@ class Engine:
         try:
             for catalog, path in database_files(folder).items():
                 mode = " (READ_ONLY)" if read_only else ""
-                connection.execute(f"ATTACH '{_quoted(path)}' AS \"{catalog}\"{mode}")
+                connection.execute(f"ATTACH '{sql_path(path)}' AS \"{catalog}\"{mode}")
             tables = _present_tables(connection)
             if self._translator is None or tables != self._tables:
                 self._translator = Translator(tables)
@@ -246,10 +180,8 @@ class Engine:
         max_bytes, truncate. Gives {kind, columns: [{name, type}], rows, more, affected}. `committing` is called right
         before a write becomes permanent. Raises `EngineError`.
         """
-        import duckdb
-
         connection, translator = self._connection, self._translator
-        if connection is None or translator is None or self._guard is None:
+        if connection is None or translator is None:
             raise EngineError("the database is not open", "engine")
         try:
             statement = translator.translate(
@@ -262,12 +194,7 @@ class Engine:
             cursor = connection.cursor()
             try:
                 running.cursor = cursor
-                for check in statement.checks:
-                    if check not in self._checked:
-                        self._guard.check(cursor, check)
-                        if len(self._checked) > 10_000:
-                            self._checked.clear()
-                        self._checked.add(check)
+                self._check(cursor, statement)
                 if running.stopped:
                     raise EngineError(*_why(running.stopped, self._limits))
                 if statement.kind == "select":
@@ -276,26 +203,20 @@ class Engine:
             finally:
                 running.cursor = None
                 cursor.close()
-        except SqlError as error:
-            raise EngineError(str(error)) from None
-        except duckdb.InterruptException as error:
-            raise EngineError(
-                *_why(running.stopped or ("timeout" if "time" in str(error) else "interrupted"), self._limits)
-            ) from None
-        except duckdb.OutOfMemoryException:
-            raise EngineError(
-                "Out of Memory Error: the statement needs more memory than it may use", "memory"
-            ) from None
-        except MemoryError:
-            raise EngineError("Out of Memory Error: the result needs more memory than it may use", "memory") from None
-        except duckdb.FatalException as error:
-            raise EngineError(clean(str(error)), "engine") from None
-        except duckdb.Error as error:
-            if running.stopped:
-                raise EngineError(*_why(running.stopped, self._limits)) from None
-            text = str(error)
-            memory = "bad_alloc" in text or "Out of Memory" in text or "could not allocate" in text.lower()
-            raise EngineError(clean(text), "memory" if memory else "sql") from None
+        except EngineError:
+            raise
+        except Exception as error:
+            raise _explained(error, running, self._limits) from None
+
+    def _check(self, cursor: duckdb.DuckDBPyConnection, statement: Statement) -> None:
+        if self._guard is None:
+            raise EngineError("the database is not open", "engine")
+        for check in statement.checks:
+            if check not in self._checked:
+                self._guard.check(cursor, check)
+                if len(self._checked) >= _CHECKED_CAP:
+                    self._checked.clear()
+                self._checked.add(check)
 
     def _read(self, cursor: duckdb.DuckDBPyConnection, statement: Statement, order: dict[str, Any]) -> dict[str, Any]:
         cursor.execute("BEGIN TRANSACTION READ ONLY")
@@ -343,6 +264,28 @@ def _rollback(cursor: duckdb.DuckDBPyConnection) -> None:
 
     with contextlib.suppress(duckdb.Error):  # there may be none to roll back
         cursor.execute("ROLLBACK")
+
+
+def _explained(error: Exception, running: Running, limits: EngineLimits) -> Exception:
+    """What a failed statement's error means; an error that is not the statement's is given back as it is."""
+    import duckdb
+
+    if isinstance(error, SqlError):
+        return EngineError(str(error))
+    if isinstance(error, RecursionError):
+        return EngineError("the statement is nested too deeply; simplify it")
+    if isinstance(error, MemoryError):
+        return EngineError("Out of Memory Error: the result needs more memory than it may use", "memory")
+    if not isinstance(error, duckdb.Error):
+        return error
+    text = str(error)
+    if isinstance(error, duckdb.FatalException):
+        os._exit(_UNUSABLE)  # the engine refuses everything from now on; the server starts a new process
+    if isinstance(error, duckdb.InterruptException) or running.stopped:
+        return EngineError(*_why(running.stopped or ("timeout" if "time" in text else "cancelled"), limits))
+    if isinstance(error, duckdb.OutOfMemoryException) or re.search("bad_alloc|could not allocate", text, re.I):
+        return EngineError("Out of Memory Error: the statement needs more memory than it may use", "memory")
+    return EngineError(clean(text))
 
 
 def _why(reason: str, limits: EngineLimits) -> tuple[str, str]:

@@ -5,7 +5,7 @@ file descriptor 3 or as given. It knows no credentials, no goldens and no path b
 the socket does.
 
 Requests are frames {"id", "op", ...}; each is answered by {"id", "ok": true, ...} or {"id", "ok": false, "code",
-"message"}, in whatever order they finish. Ops: build, open, run, stop. A write is announced by {"id", "committing":
+"message"}, in whatever order they finish. Ops: open, run, stop. A write is announced by {"id", "committing":
 true} before it becomes permanent, so that the server knows which writes cannot have happened when the process dies.
 """
 
@@ -24,12 +24,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .engine import Engine, EngineError, EngineLimits, Running, build_template
+from .engine import Engine, EngineError, EngineLimits, Running
 from .frames import pack, receive_frame
 
 __all__ = ["main"]
 
 _MEBIBYTE = 1024 * 1024
+#: Enough for statements nested a few hundred deep, and a stack that holds them.
+_RECURSION_LIMIT = 8_000
+_STACK_BYTES = 32 * _MEBIBYTE
 #: While a statement is told to stop, it is told again, because a request that comes too early is lost (case V05).
 _REPEAT_STOP_S = 0.25
 
@@ -104,10 +107,6 @@ class _Service:
 
     # -- ops
 
-    def _op_build(self, _: str, request: dict[str, Any]) -> dict[str, Any]:
-        build_template(Path(request["data"]), Path(request["folder"]), request["headers"])
-        return {}
-
     def _op_open(self, _: str, request: dict[str, Any]) -> dict[str, Any]:
         self._engine.open(Path(request["folder"]), read_only=bool(request["read_only"]))
         return {}
@@ -155,6 +154,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, required=True)
     args = parser.parse_args(argv)
     _limit_address_space(args.address_space_mb)
+    sys.setrecursionlimit(_RECURSION_LIMIT)
+    threading.stack_size(_STACK_BYTES)
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # it warns about what it cannot parse, with the statement
     _Service(socket.socket(fileno=args.fd), args).serve()
     return 0

@@ -77,12 +77,14 @@ async def create_app(settings: ServerSettings) -> tuple[ASGIApp, Callable[[], Aw
     entries = load_entries(settings.context)
     databases = Databases(settings.data, settings.home, settings.engine, isolate_reads=settings.isolate_reads)
     try:
-        await databases.start()
+        await databases.launch()
+        toolbox = Toolbox(databases, ContextIndex(entries), settings.results)
+        app = _application(settings, databases, toolbox)  # imports a lot, while the processes load the data
+        await databases.ready()
     except BaseException:
         await databases.close()
         raise
-    toolbox = Toolbox(databases, ContextIndex(entries), settings.results)
-    return _application(settings, databases, toolbox), databases.close
+    return app, databases.close
 
 
 def _application(settings: ServerSettings, databases: Databases, toolbox: Toolbox) -> ASGIApp:

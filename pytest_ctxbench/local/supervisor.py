@@ -25,12 +25,15 @@ from typing import Any
 
 from .frames import FrameError, pack, read_frame
 
-__all__ = ["EngineFailure", "EngineProcess", "EngineSettings"]
+__all__ = ["EngineFailure", "EngineProcess", "EngineSettings", "scrubbed_environment"]
 
 _LOG = logging.getLogger(__name__)
 
 #: Attempts of one statement that others' faults may cost.
 _MAX_ATTEMPTS = 5
+
+
+_REPLACED = "the database was replaced while the statement ran or waited"
 
 
 class EngineFailure(Exception):
@@ -71,6 +74,7 @@ class _Job:
     answer: asyncio.Future[dict[str, Any]] | None = None
     child: _Child | None = None
     identity: str = ""
+    generation: int = 0  # of the databases that it was meant for
     committing: bool = False
     cancelled: bool = False
     crowded: bool = False  # it did not have the process to itself
@@ -218,6 +222,7 @@ class EngineProcess:
         self._slots = asyncio.Semaphore(settings.workers)
         self._tasks: set[asyncio.Task[dict[str, Any]]] = set()
         self._jobs: set[_Job] = set()
+        self._generation = 0
         self._closed = False
         self.restarts = 0
 
@@ -231,13 +236,12 @@ class EngineProcess:
 
     async def open(self, folder: Path) -> None:
         """Serve the databases of `folder` from now on. Statements in flight are stopped. Raises `EngineFailure`."""
+        self._generation += 1  # what was sent before belongs to the old databases and must not reach the new ones
         for job in list(self._jobs):
             self._stop(job, "replaced")
         waiting = asyncio.ensure_future(self._enter_alone())
         done, _ = await asyncio.wait({waiting}, timeout=self._settings.kill_grace_s)
         if not done and self._child is not None:
-            for job in self._jobs:
-                job.cancelled = True
             self._child.kill(frozenset())
         leave = await waiting
         try:
@@ -274,20 +278,6 @@ class EngineProcess:
     def pid(self) -> int | None:
         return self._child.process.pid if self._child is not None else None
 
-    async def build(self, data: Path, folder: Path, headers: dict[str, list[str]]) -> None:
-        """Have a process of its own load the dataset: it needs file access, which the others never have.
-
-        Raises `EngineFailure`.
-        """
-        child = await self._spawn()
-        try:
-            await child.ask(
-                {"op": "build", "data": str(data), "folder": str(folder), "headers": headers},
-                timeout_s=max(self._settings.start_timeout_s, 600.0),
-            )
-        finally:
-            await child.close()
-
     # -- statements
 
     async def run(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -295,7 +285,7 @@ class EngineProcess:
 
         When the caller is cancelled, the statement is told to stop and a write of it rolled back.
         """
-        job = _Job(order)
+        job = _Job(order, generation=self._generation)
         task = asyncio.create_task(self._run(job))
         self._tasks.add(task)
         task.add_done_callback(self._forget)
@@ -345,6 +335,8 @@ class EngineProcess:
         assert child is not None
         if job.cancelled:
             raise EngineFailure("the statement was cancelled", "interrupted")
+        if job.generation != self._generation:
+            raise EngineFailure(_REPLACED, "interrupted")
         limit = self._settings.statement_timeout_s + self._settings.kill_grace_s
         job.identity, future = child.expect()
         job.child, job.committing = child, False
@@ -380,8 +372,8 @@ class EngineProcess:
                 "the SQL engine stopped while this write was being committed; whether it took effect is unknown",
                 "unknown_outcome",
             ) from None
-        if job.cancelled or self._closed:
-            raise EngineFailure("the database was replaced while the statement ran", "interrupted") from None
+        if job.generation != self._generation or self._closed:
+            raise EngineFailure(_REPLACED, "interrupted") from None
         if alone and not death.on_purpose:
             raise EngineFailure(
                 "the statement ended the SQL engine process, most likely for want of memory; the engine was restarted",
@@ -447,7 +439,7 @@ class EngineProcess:
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
                     cwd=self._home,
-                    env=_environment(self._home),
+                    env=scrubbed_environment(self._home),
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,  # Ctrl-C is the server's business
                 )
@@ -460,7 +452,7 @@ class EngineProcess:
         return child
 
 
-def _environment(home: Path) -> dict[str, str]:
+def scrubbed_environment(home: Path) -> dict[str, str]:
     """Nothing of the user's environment but where the interpreter finds its modules."""
     return {
         "HOME": str(home),

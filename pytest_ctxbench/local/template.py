@@ -1,0 +1,111 @@
+"""`python -m pytest_ctxbench.local.template`: load a dataset's CSVs into the database files that the endpoint serves.
+
+A process of its own, because it needs what no engine process ever has: access to the user's files. Standard input holds
+one JSON object {"data", "folder", "headers"}; standard output gets {} or {"error": "..."}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .schema import CATALOGS, Table, database_files, tables_for
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["TemplateError", "build_template", "main", "sql_path"]
+
+
+class TemplateError(Exception):
+    """The dataset cannot be loaded; `str()` is the engine's message."""
+
+
+_CASTS = {
+    "VARCHAR": "{0}",
+    "BIGINT": "CAST(CAST({0} AS DECIMAL(38,4)) AS BIGINT)",
+    "DECIMAL(18,4)": "CAST({0} AS DECIMAL(18,4))",
+    "DATE": "CAST(left({0}, 10) AS DATE)",
+    # a time zone is cut off, not converted, as `dataset.parse_date` reads it
+    "TIMESTAMP": r"CAST(regexp_replace(replace({0}, ',', '.'), '(:\d\d(?:\.\d+)?) ?(?:Z|UTC|[+-]\d\d:?\d\d)$', '\1')"
+    r" AS TIMESTAMP)",
+}
+
+
+def build_template(data: Path, folder: Path, headers: Mapping[str, Sequence[str]]) -> None:
+    """Load the six CSVs of `data` into one database file for each catalog in `folder`.
+
+    `headers` are the files' columns. Raises `TemplateError` when a value cannot be read; `dataset.validate` then says
+    where it stands.
+    """
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false", "threads": "2"})
+    try:
+        for catalog, path in database_files(folder).items():
+            connection.execute(f"ATTACH '{sql_path(path)}' AS \"{catalog}\"")
+        for table in tables_for(headers):
+            _create(connection, table)
+            if table.file is not None:
+                _load(connection, table, data / table.file)
+        for catalog in CATALOGS:
+            connection.execute(f'CHECKPOINT "{catalog}"')
+            connection.execute(f'DETACH "{catalog}"')
+    except duckdb.Error as error:
+        raise TemplateError(str(error)) from None
+    finally:
+        connection.close()
+
+
+def sql_path(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
+def _create(connection: duckdb.DuckDBPyConnection, table: Table) -> None:
+    schema = f'"{table.catalog}"."{table.schema}"'
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+    parts = []
+    for column in table.columns:
+        default = ""
+        if column.generated:
+            connection.execute(f'CREATE SEQUENCE {schema}."{table.name}_{column.name}"')
+            default = f""" DEFAULT nextval('{schema}."{table.name}_{column.name}"') NOT NULL"""
+        elif column.source is None and column.sql_type == "TIMESTAMP":
+            default = " DEFAULT TIMESTAMP '2026-07-16 00:00:00'"
+        parts.append(f'"{column.name}" {column.sql_type}{default}')
+    connection.execute(f"CREATE TABLE {table.quoted} ({', '.join(parts)})")
+
+
+def _load(connection: duckdb.DuckDBPyConnection, table: Table, file: Path) -> None:
+    values = []
+    for column in table.columns:
+        if column.source is None:
+            # the CRM's own record id: 18 characters, derived, so that it is the same in every copy
+            values.append("'001' || upper(left(md5('crm-record:' || \"Id\"), 15))")
+        else:
+            cell = 'nullif("' + column.source + "\", '')"
+            values.append(_CASTS[column.sql_type].format(cell))
+    source = (
+        f"read_csv('{sql_path(file)}', header=true, all_varchar=true, delim=',', quote='\"', escape='\"', "
+        "null_padding=false, encoding='utf-8', comment='', max_line_size=2097152)"
+    )
+    connection.execute(f"INSERT INTO {table.quoted} SELECT {', '.join(values)} FROM {source}")  # noqa: S608
+
+
+def main() -> int:
+    """Build one template as standard input says; 0 when it stands."""
+    order = json.load(sys.stdin)
+    try:
+        build_template(Path(order["data"]), Path(order["folder"]), order["headers"])
+    except TemplateError as error:
+        json.dump({"error": str(error)}, sys.stdout)
+        return 1
+    json.dump({}, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
