@@ -131,7 +131,7 @@ class Engine:
     # -- opening
 
     def open(self, folder: Path, *, read_only: bool) -> None:
-        """Close what is open and open the databases of `folder`. Raises `EngineError`."""
+        """Close what is open and open the databases of `folder`, the same tables each time. Raises `EngineError`."""
         import duckdb
 
         self.close()
@@ -146,13 +146,11 @@ class Engine:
             for catalog, path in database_files(folder).items():
                 mode = " (READ_ONLY)" if read_only else ""
                 connection.execute(f"ATTACH '{sql_path(path)}' AS \"{catalog}\"{mode}")
-            tables = _present_tables(connection)
-            if self._translator is None or tables != self._tables:
-                self._translator = Translator(tables)
-                self._checked = set()
-            self._tables = tables
-            self._guard = Guard(connection, tables)
-            _fill_metadata(connection, tables)
+            if self._translator is None:  # every folder is a copy of one template
+                self._tables = _present_tables(connection)
+                self._translator = Translator(self._tables)
+                self._guard = Guard(connection, self._tables)
+            _fill_metadata(connection, self._tables)
             for name, value in _LOCKED:
                 connection.execute(f"SET GLOBAL {name} = '{value}'")  # a session's own would not reach its cursors
             _assert_locked(connection.cursor())
