@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ FAILED_RUNS = ("turn_cap", "tool_timeout", "provider_refusal", "context_overflow
 class RunResult:
     """A run's record with its score. `needed` is the correctness that a success takes (0 to 100)."""
 
-    record: dict[str, Any]
-    score: Score
+    record: dict[str, Any] = field(repr=False)
+    score: Score = field(repr=False)
     needed: float
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import HarnessError
 from .plan import PlannedRun
+from .records import RunKey
 from .runner import score_record
 from .store import write_atomically
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["write_results"]
 
 
-def write_results(session: BenchSession, planned: list[PlannedRun], skipped: dict[PlannedRun, str]) -> list[str]:
+def write_results(session: BenchSession, planned: list[PlannedRun], skipped: dict[RunKey, str]) -> list[str]:
     """Write runs_raw.csv, matrix.csv and summary.md from every record in the folder; the lines for the terminal.
 
     Scores are recomputed from the saved answers and queue snapshots, so that they always follow the scorers at hand.
@@ -30,6 +31,7 @@ def write_results(session: BenchSession, planned: list[PlannedRun], skipped: dic
     for record in records:
         row = aggregate.flatten(record, score_record(record, session.context))
         row["norm_time_s"] = norm.get(_stem(record))
+        row["earlier_attempts_cost_usd"] = session.store.earlier_cost(record)
         rows.append(row)
     lines: list[str] = []
     if rows:
@@ -56,7 +58,7 @@ def _stem(record: dict[str, Any]) -> str:
     return key.stem if key is not None else ""
 
 
-def _what_is_left(session: BenchSession, planned: list[PlannedRun], skipped: dict[PlannedRun, str]) -> list[str]:
+def _what_is_left(session: BenchSession, planned: list[PlannedRun], skipped: dict[RunKey, str]) -> list[str]:
     """Runs without a score, apart by reason: lacking a key, left pending, ended in an error, never run."""
     lines = []
     keyless: Counter[str] = Counter()
@@ -64,7 +66,7 @@ def _what_is_left(session: BenchSession, planned: list[PlannedRun], skipped: dic
     for run in planned:
         if session.finished(run) is not None:
             continue
-        reason = skipped.get(run)
+        reason = skipped.get(run.key)
         if reason is not None and not reason.startswith("left pending"):
             keyless[reason] += 1
             continue

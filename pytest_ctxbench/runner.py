@@ -13,7 +13,7 @@ from .agent.loop import run_conversation
 from .agent.types import Conversation, ToolOutcome
 from .config import Bench
 from .errors import EndpointError, HarnessError, VerifierError
-from .mcp_session import McpSession, compare_tools
+from .mcp_session import McpSession, compare_tools, repeatable_tool
 from .plan import PlannedRun
 from .records import SCHEMA_VERSION
 from .scoring import Score, score_run
@@ -86,9 +86,8 @@ async def execute(
     error: HarnessError | None = None
 
     async def call_tool(name: str, arguments: dict[str, Any]) -> ToolOutcome:
-        # A write whose answer was lost may have happened: only what is not one may be repeated.
-        repeatable = bool(compare_tools([name], ["execute_insert"]).extra)
-        return await session.call(name, arguments, repeatable=repeatable)
+        # A write whose answer was lost may have happened: only what is known to read may be repeated.
+        return await session.call(name, arguments, repeatable=repeatable_tool(name))
 
     try:
         try:

@@ -28,7 +28,7 @@ from .fingerprint import fingerprints
 from .options import Settings, resolve
 from .plan import Plan, PlannedRun, build_plan
 from .record_view import RunResult
-from .records import item_slug
+from .records import RunKey, item_slug
 from .services import LocalSecrets, LocalServices, Services, live_services, wait_for_services
 from .store import RecordStore
 
@@ -419,9 +419,9 @@ class BenchSession:
         if (self._failed_check or self._not_run()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _skipped_runs(self) -> dict[PlannedRun, str]:
-        found = {self._run_of(nodeid): reason for nodeid, reason in self._skipped.items()}
-        return {planned: reason for planned, reason in found.items() if planned is not None}
+    def _skipped_runs(self) -> dict[RunKey, str]:
+        found = [(self._run_of(nodeid), reason) for nodeid, reason in self._skipped.items()]
+        return {planned.key: reason for planned, reason in found if planned is not None}
 
     def _not_run(self) -> list[PlannedRun]:
         """Planned runs without a usable record, apart from those that lack a key."""
@@ -429,7 +429,7 @@ class BenchSession:
         return [
             p
             for p in self._planned
-            if self.finished(p) is None and (p not in skipped or skipped[p].startswith("left pending"))
+            if self.finished(p) is None and (p.key not in skipped or skipped[p.key].startswith("left pending"))
         ]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -10,6 +10,7 @@ moves to `attempts/` when the next one is stored. Nothing is ever deleted.
 from __future__ import annotations
 
 import contextlib
+import glob
 import gzip
 import json
 import os
@@ -139,6 +140,19 @@ class RecordStore:
         except (FileNotFoundError, OSError, EOFError, ValueError):
             return None
         return value if isinstance(value, list) else None
+
+    def earlier_cost(self, record: dict[str, Any]) -> float | None:
+        """USD of the run's earlier attempts, which ended in errors; None without one, or when a cost is unknown."""
+        key = key_of(record)
+        if key is None or (record.get("attempt") or 1) == 1:
+            return None
+        costs: list[float] = []
+        for path in (self.out / "attempts").glob(f"{glob.escape(key.stem)}.attempt*.json"):
+            try:
+                costs.append(float(json.loads(path.read_bytes())["cost_usd"]))
+            except (OSError, ValueError, KeyError, TypeError):
+                return None
+        return sum(costs) if costs else None
 
     def archive(self, keys: list[RunKey], stamp: str) -> int:
         """Move these runs' files to `archive/<stamp>/` (`--ctx-fresh`); the number of records moved."""
