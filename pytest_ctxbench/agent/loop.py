@@ -145,7 +145,7 @@ class _Run:
     def _cut_at_the_cap(self, reply: Reply) -> bool:
         """A server can say `tool_calls` although it cut the call at the cap: the count and the broken JSON tell."""
         cap = self.dialect.max_tokens
-        if cap is None or not any(_parse_arguments(call.arguments)[1] for call in reply.calls):
+        if cap is None or not any(_may_be_cut(call.arguments) for call in reply.calls):
             return False
         usage = normalise(self.dialect.name, reply.usage).usage
         return usage is not None and usage.output is not None and usage.output >= cap
@@ -413,6 +413,17 @@ def _parse_arguments(given: object) -> tuple[dict[str, Any] | None, str | None]:
     if not isinstance(value, dict):
         return None, "the arguments must be a JSON object"
     return clean_json(value), None
+
+
+def _may_be_cut(given: object) -> bool:
+    """Whether arguments look like the beginning of some: JSON text that does not end, or none yet."""
+    if not isinstance(given, str):
+        return False
+    try:
+        json.loads(given)
+    except (ValueError, RecursionError):
+        return True
+    return False
 
 
 def _no_constant(name: str) -> Any:

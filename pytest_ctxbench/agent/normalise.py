@@ -43,9 +43,10 @@ def normalise(dialect: str, reported: object, *, reasoning_seen: bool = False) -
 
 
 def _count(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
-        return None
-    return int(value)
+    """A whole number of at least 0, None for anything else."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and value >= 0 else None
 
 
 def _first(source: Mapping[str, Any], *names: str) -> int | None:
