@@ -274,7 +274,13 @@ def strict_mistral(message: dict[str, Any]) -> None:
     assert bool(message.get("content")) != bool(message.get("tool_calls"))
 
 
-@pytest.mark.parametrize("content", ["I will look", "", None, [{"type": "thinking", "thinking": [{"type": "text", "text": "t"}]}, {"type": "text", "text": "I will look"}]])  # fmt: skip
+CHUNKS = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "t"}]},
+    {"type": "text", "text": "I will look"},
+]
+
+
+@pytest.mark.parametrize("content", ["I will look", "", None, CHUNKS])
 def test_mistral_gets_back_only_what_it_takes(stub: ProviderStub, content: Any) -> None:
     body = body_of("openai_compat", "", TWO_CALLS, thinking="hm")
     body["choices"][0]["message"]["content"] = content
@@ -502,7 +508,15 @@ def test_error_after_the_last_attempt(stub: ProviderStub, dialect: str) -> None:
 
 
 @every_dialect
-@pytest.mark.parametrize(("status", "code", "error_class"), [(401, "authentication_error", "provider_auth"), (403, "permission_error", "provider_auth"), (404, "model_not_found", "provider_config"), (402, "billing", "provider_quota")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "code", "error_class"),
+    [
+        (401, "authentication_error", "provider_auth"),
+        (403, "permission_error", "provider_auth"),
+        (404, "model_not_found", "provider_config"),
+        (402, "billing", "provider_quota"),
+    ],
+)
 def test_what_stops_the_model(stub: ProviderStub, dialect: str, status: int, code: str, error_class: str) -> None:
     stub.script(Answer(error_body(dialect, code, f"No entry for {KEY}", status), status))
     talk = converse(stub, make_model(dialect))

@@ -126,15 +126,27 @@ def test_bad_arguments_and_unknown_tools_are_answered_and_count(stub: ProviderSt
     assert stub.bodies[1]["messages"][2]["content"] == ""
 
 
+def cut_chat(finish: str, message: dict[str, Any], tokens: int) -> dict[str, Any]:
+    usage = {"prompt_tokens": 5, "completion_tokens": tokens}
+    return {"choices": [{"finish_reason": finish, "message": message}], "usage": usage}
+
+
+CUT_CALL = {"id": "t", "type": "function", "function": {"name": "insert_order", "arguments": '{"id": 7, "qty"'}}
+CUT_ITEM = {"type": "function_call", "call_id": "c1", "name": "insert_order", "arguments": '{"id": 7'}
+CUT_BLOCK = {"type": "tool_use", "id": "tu", "name": "insert_order", "input": {"id": 7}}
+REACHED = {"reason": "max_output_tokens"}
+
+
 @pytest.mark.parametrize(
     ("provider", "body"),
     [
-        ("openai_compat", {"choices": [{"finish_reason": "length", "message": {"content": "", "reasoning": "..."}}], "usage": {"prompt_tokens": 5, "completion_tokens": 900, "completion_tokens_details": {"reasoning_tokens": 900}}}),
-        ("openai", {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": [{"type": "function_call", "call_id": "c1", "name": "insert_order", "arguments": '{"id": 7'}]}),
-        ("anthropic", {"stop_reason": "max_tokens", "content": [{"type": "tool_use", "id": "tu", "name": "insert_order", "input": {"id": 7}}]}),
-        ("openai_compat", {"choices": [{"finish_reason": "tool_calls", "message": {"content": None, "tool_calls": [{"id": "t", "type": "function", "function": {"name": "insert_order", "arguments": '{"id": 7, "qty"'}}]}}], "usage": {"prompt_tokens": 5, "completion_tokens": 300}}),
+        ("openai_compat", cut_chat("length", {"content": "", "reasoning": "..."}, 900)),
+        ("openai", {"status": "incomplete", "incomplete_details": REACHED, "output": [CUT_ITEM]}),
+        ("anthropic", {"stop_reason": "max_tokens", "content": [CUT_BLOCK]}),
+        # Only the count of tokens, which is the cap, tells that this one was cut.
+        ("openai_compat", cut_chat("tool_calls", {"content": None, "tool_calls": [CUT_CALL]}, 300)),
     ],
-)  # fmt: skip
+)
 def test_output_limit(stub: ProviderStub, provider: str, body: dict[str, Any]) -> None:
     talk = talk_to(stub, Answer(body), model=make_model(provider))
     assert talk.error is None
@@ -374,7 +386,7 @@ def test_cancelling_leaves_nothing_open(stub: ProviderStub) -> None:
     async def main() -> None:
         http = HttpPool()
         task = asyncio.create_task(_conversation(Conversation(), stub, http))
-        while not stub.requests:
+        while not stub.requests:  # noqa: ASYNC110 - the stub is in another thread
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

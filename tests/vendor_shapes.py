@@ -146,10 +146,11 @@ def _chat(
     if thinking:
         message["reasoning_content"] = thinking
     if calls:
+        functions = [{"name": n, "arguments": a if isinstance(a, str) else json.dumps(a)} for _, n, a in calls]
         message["tool_calls"] = [
-            {"id": i, "type": "function", "function": {"name": n, "arguments": a if isinstance(a, str) else json.dumps(a)}}
-            for i, n, a in calls
-        ]  # fmt: skip
+            {"id": call[0], "type": "function", "function": function}
+            for call, function in zip(calls, functions, strict=True)
+        ]
     reasons = {"end": "tool_calls" if calls else "stop", "length": "length", "refusal": "content_filter"}
     body: dict[str, Any] = {
         "id": "c_1",
@@ -193,9 +194,8 @@ def stream(
     for index, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
         first, second = _halves(function["arguments"])
-        deltas.append(
-            {"tool_calls": [{"index": index, "id": call["id"], "type": "function", "function": {"name": function["name"], "arguments": first}}]}
-        )  # fmt: skip
+        opening = {"name": function["name"], "arguments": first}
+        deltas.append({"tool_calls": [{"index": index, "id": call["id"], "type": "function", "function": opening}]})
         deltas.append({"tool_calls": [{"index": index, "function": {"arguments": second}}]})
     base = {"id": "c_1", "model": whole["model"]}
     events = [{**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
