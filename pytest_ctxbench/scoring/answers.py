@@ -9,8 +9,8 @@ count only when none outside does.
 
 Flags of the text: reasoning_cut, reasoning_unclosed, too_many_tables, no_table, no_matching_table, json, html_table,
 transposed, no_name_column. Of the tables read: fenced, no_delimiter_row, delimiter_mismatch, repeated_header,
-several_parts, other_tables, explicit_empty, ambiguous_column:<field>, total_row, elided_rows, section_row, truncated_last_row,
-short_rows, long_rows, nameless_rows, numbered_names, repeated_accounts.
+several_parts, other_tables, explicit_empty, ambiguous_column:<field>, total_row, elided_rows, section_row,
+truncated_last_row, short_rows, long_rows, nameless_rows, numbered_names, repeated_accounts.
 """
 
 from __future__ import annotations

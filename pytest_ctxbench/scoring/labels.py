@@ -112,9 +112,9 @@ def read_leading_flag(text: str, rubric: Rubric) -> bool | None:
     """The flag that a reason begins with ("Yes: renewal ..."); None when "no" is a part of the reason itself."""
     lowered = fold_text(text[:MAX_LABEL].translate(_GLYPHS)).lower()
     match = _FLAG_LEAD.match(lowered)
-    if match is None or _NOT_APPLICABLE.match(_words(text)):
+    if match is None:
         return None
-    flag = read_flag(match["lead"], rubric)
+    flag, _ = read_flag_and_reason(text, rubric)
     parted = match["mark"] is not None or match.end() == len(lowered) or rubric.granted_flag.found(match["lead"])
     return flag if flag or parted else None
 

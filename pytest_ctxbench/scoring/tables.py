@@ -39,6 +39,7 @@ class Table:
     line: int
     fenced: bool
     delimiter: bool = True
+    opened_header: bool = False
     closed_header: bool = False
     rows: list[TableRow] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
@@ -163,7 +164,7 @@ _BREAK = re.compile(r"<br ?/?>", re.I)
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|<!--[^<>]*-->")
 _FOOTNOTE = re.compile(r"\[\^[^\[\]]*\]")
 _LINK = re.compile(r"!?\[([^\[\]]*)\](?:\([^()]*\)|\[[^\[\]]*\])")
-_EDGE_UNDERSCORE = re.compile(r"(?<![^\W_])_+|_+(?![^\W_])")
+_EDGE_UNDERSCORE = re.compile(r"(?<!\w)_++|(?<!_)_++(?!\w)")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _SUPERSCRIPT_END = re.compile("[\u00b2\u00b3\u00b9\u2070-\u2079]+\\Z")
 #: Escaped characters wait in the private use area while markup is removed.
@@ -196,7 +197,7 @@ def find_tables(text: str, is_header: Callable[[tuple[str, ...], int], bool]) ->
     A table is a header line with a delimiter line under it, anywhere in the text; it ends at the first blank line or
     line without a pipe. Lines with pipes that have no delimiter line are a table (`delimiter` false) when `is_header`
     knows their first line as one: it is called with the cells and the least number of columns that it must know there,
-    one for a line within outer pipes and two for another. It also tells a second header inside a table from a row.
+    one for a line within outer pipes and three for another. It also tells a second header inside a table from a row.
     """
     text, flags = without_reasoning(text)
     lines = _LINE_END.split(_WRAPPER.sub("\n", text))
@@ -261,12 +262,13 @@ def _tables_of(
         under = delimiters[index + 1] if index + 1 < len(block) else None
         if table is None or under is not None:
             header = _header(line)
+            opened, closed = line.lstrip().startswith("|"), line.rstrip().endswith("|")
             if under is not None and (table is None or is_header(header, 2)):
                 if table is not None and table.delimiter and header == table.header:
                     if "repeated_header" not in table.flags:
                         table.flags.append("repeated_header")
                     continue
-                table = Table(header, number, fenced, closed_header=line.rstrip().endswith("|"))
+                table = Table(header, number, fenced, True, opened, closed)
                 if len(under) != len(header):
                     table.flags.append("delimiter_mismatch")
                 tables.append(table)
@@ -274,16 +276,19 @@ def _tables_of(
                 skip = True
                 continue
             if table is None:
-                outer = line.strip().startswith("|") and line.rstrip().endswith("|")
-                if index + 1 == len(block) or len(header) < 2 or not is_header(header, 1 if outer else 2):
+                if index + 1 == len(block) or len(header) < 2:
                     continue
-                table = Table(header, number, fenced, delimiter=False, closed_header=line.rstrip().endswith("|"))
+                if not is_header(header, 1 if opened and closed else 3):
+                    continue
+                table = Table(header, number, fenced, False, opened, closed)
                 table.flags.append("no_delimiter_row")
                 tables.append(table)
                 repeated = header
                 continue
         width = len(table.header)
         cells = split_row(line, min(width + 1, MAX_COLUMNS))
+        if len(cells) < width and not table.opened_header and line.lstrip().startswith("|"):
+            cells.insert(0, "")  # without outer pipes this pipe ends a blank first cell
         if len(cells) == width and tuple(clean_cell(c) if len(c) <= 500 else "" for c in cells) == repeated:
             if "repeated_header" not in table.flags:
                 table.flags.append("repeated_header")
