@@ -120,9 +120,9 @@ def test_bad_arguments_and_unknown_tools_are_answered_and_count(stub: ProviderSt
     assert "NaN" in results["x5"]
     assert "Error" in results["x6"]
     assert [row["is_error"] for row in c.trace] == [False, True, True, True, True, True]
-    # What goes back is valid JSON, because servers parse it.
+    # What goes back are JSON objects, because servers put them into templates.
     for call in stub.bodies[1]["messages"][2]["tool_calls"]:
-        json.loads(call["function"]["arguments"])
+        assert isinstance(json.loads(call["function"]["arguments"]), dict)
     assert stub.bodies[1]["messages"][2]["content"] == ""
 
 

@@ -215,16 +215,21 @@ def _is_mistral(setup: Setup, base_url: str) -> bool:
 
 
 def _as_sent(arguments: object) -> str:
-    """Arguments as they go back: servers parse them again, and some fail the whole request over one that is no JSON."""
+    """Arguments as they go back: servers parse them again and put them into a template, and some fail the whole
+    request over what is no JSON object."""
+    value = arguments
     if isinstance(arguments, str):
         if not arguments.strip():
             return "{}"
         try:
-            json.loads(arguments)
+            value = json.loads(arguments)
         except (ValueError, RecursionError):
-            return json.dumps({"INVALID_JSON": arguments}, ensure_ascii=False)
-        return arguments
-    return "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+            value = None
+        if isinstance(value, dict):
+            return arguments
+    elif arguments is None:
+        return "{}"
+    return json.dumps(value if isinstance(value, dict) else {"INVALID_JSON": arguments}, ensure_ascii=False)
 
 
 def _read_content(content: object) -> tuple[str, str, bool]:
