@@ -672,6 +672,23 @@ def test_no_key_is_taken_from_the_environment(
 
 
 @every_dialect
+@pytest.mark.parametrize("key", ["sk-first\nsk-second", "sk-\u20ac-very-secret"])
+def test_a_key_that_no_header_takes_is_not_shown(stub: ProviderStub, dialect: str, key: str) -> None:
+    talk = converse(stub, make_model(dialect), api_key=key, limits=Limits(max_retries=1))
+    assert talk.error is not None
+    for part in ("sk-first", "sk-second", "very-secret"):
+        assert part not in str(talk.error)
+        assert part not in json.dumps(talk.conversation.events)
+
+
+@every_dialect
+def test_a_key_is_sent_without_its_line_end(stub: ProviderStub, dialect: str) -> None:
+    stub.script(answer(dialect, TABLE))
+    talk = converse(stub, make_model(dialect), api_key=f"{KEY}\n")
+    assert talk.error is None
+
+
+@every_dialect
 def test_connections_are_kept_and_closed(stub: ProviderStub, dialect: str) -> None:
     stub.script(*[answer(dialect, "", TWO_CALLS)] * 3, answer(dialect, TABLE))
     converse(stub, make_model(dialect))

@@ -57,7 +57,7 @@ class AnthropicDialect(Dialect):
         from anthropic import AsyncAnthropic
 
         super().__init__(setup)
-        self._client = AsyncAnthropic(
+        client = AsyncAnthropic(
             api_key=setup.key,
             base_url=self.base_url,
             http_client=self.http,
@@ -65,6 +65,7 @@ class AnthropicDialect(Dialect):
             # Set on purpose: without one the SDK refuses a large max_tokens that is not streamed.
             timeout=setup.http.timeout(setup.timeout_s),
         )
+        self._messages = client.messages  # imports what it needs now, not within the first measured call
         self.push({"role": "user", "content": [{"type": "text", "text": setup.prompt}]})
 
     def body(self) -> dict[str, Any]:
@@ -99,7 +100,7 @@ class AnthropicDialect(Dialect):
         return messages
 
     async def _send(self, body: dict[str, Any]) -> Any:
-        messages = self._client.messages
+        messages = self._messages
         known = {"model": body["model"], "max_tokens": body["max_tokens"], "messages": []}
         if not self.setup.model.stream:
             raw = await messages.with_raw_response.create(**known, extra_body=body)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,8 @@ from pytest_ctxbench.agent.types import ToolSpec
 from pytest_ctxbench.models import Model
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
 
 __all__ = ["Dialect", "HttpPool", "Reply", "Setup", "Stop", "ToolCall", "ToolResult", "is_loopback"]
@@ -59,7 +60,9 @@ class HttpPool:
     @property
     def tls(self) -> ssl.SSLContext:
         if self._tls is None:
-            self._tls = ssl.create_default_context()
+            import httpx2
+
+            self._tls = httpx2.create_ssl_context()  # the CA bundle that the SDKs' own clients use
         return self._tls
 
     def timeout(self, seconds: float) -> httpx2.Timeout:
@@ -163,8 +166,8 @@ class Setup:
 
     @property
     def key(self) -> str:
-        """SDKs insist on one."""
-        return self.api_key or "none"
+        """SDKs insist on one; a line end that came with it from a file is no part of it."""
+        return (self.api_key or "").strip() or "none"
 
 
 class Dialect(ABC):
@@ -316,10 +319,12 @@ class Dialect(ABC):
         return self._redact(fault)
 
     def _redact(self, fault: ProviderFault) -> ProviderFault:
-        key = self.setup.api_key
-        if key and len(key) > 3:
-            fault.args = tuple(str(arg).replace(key, "***") for arg in fault.args)
-            fault.excerpt = fault.excerpt.replace(key, "***")
+        key = self.setup.api_key or ""
+        # As it is, as a message on one line shows it, and as an error quotes a header that it cannot send.
+        for secret in (key, " ".join(key.split()), repr(key)[1:-1]):
+            if len(secret) > 3:
+                fault.args = tuple(str(arg).replace(secret, "***") for arg in fault.args)
+                fault.excerpt = fault.excerpt.replace(secret, "***")
         return fault
 
 

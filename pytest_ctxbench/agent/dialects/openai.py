@@ -37,13 +37,14 @@ class OpenAIDialect(Dialect):
         from openai import AsyncOpenAI
 
         super().__init__(setup)
-        self._client = AsyncOpenAI(
+        client = AsyncOpenAI(
             api_key=setup.key,
             base_url=self.base_url,
             http_client=self.http,
             max_retries=0,
             timeout=setup.http.timeout(setup.timeout_s),
         )
+        self._responses = client.responses  # imports what it needs now, not within the first measured call
         self.push({"role": "user", "content": setup.prompt})
 
     def body(self) -> dict[str, Any]:
@@ -74,7 +75,7 @@ class OpenAIDialect(Dialect):
         return {**body, **self.extra_body()}
 
     async def _send(self, body: dict[str, Any]) -> Any:
-        responses = self._client.responses
+        responses = self._responses
         if not self.setup.model.stream:
             raw = await responses.with_raw_response.create(model=body["model"], extra_body=body)
             return parse_json(raw.http_response.content)

@@ -53,7 +53,7 @@ class OpenAICompatDialect(Dialect):
         super().__init__(setup)
         # OPENAI_ORG_ID and the like are not this service's business.
         private: Any = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
-        self._client = AsyncOpenAI(
+        client = AsyncOpenAI(
             api_key=setup.key,
             base_url=self.base_url,
             http_client=self.http,
@@ -61,6 +61,7 @@ class OpenAICompatDialect(Dialect):
             timeout=setup.http.timeout(setup.timeout_s),
             default_headers=private,
         )
+        self._completions = client.chat.completions  # imports what it needs now, not within the first measured call
         self._mistral = self.name == "openai_compat" and _is_mistral(setup, self.base_url)
         wanted = setup.model.options.get("replay_reasoning")
         self._replay_reasoning = wanted if isinstance(wanted, bool) else self.replays_reasoning()
@@ -91,7 +92,7 @@ class OpenAICompatDialect(Dialect):
         return {**body, **self.extra_body()}
 
     async def _send(self, body: dict[str, Any]) -> Any:
-        completions = self._client.chat.completions
+        completions = self._completions
         if not body.get("stream"):
             raw = await completions.with_raw_response.create(model=body["model"], messages=[], extra_body=body)
             return parse_json(raw.http_response.content)
