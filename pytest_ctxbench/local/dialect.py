@@ -17,9 +17,12 @@ from sqlglot.errors import ErrorLevel, SqlglotError
 from sqlglot.parsers.tsql import TSQLParser
 from sqlglot.tokenizer_core import TokenType
 
-__all__ = ["MAX_STATEMENT_CHARS", "ConnectSQL", "SqlError", "read_statement", "typed_date"]
+__all__ = ["MAX_STATEMENT_CHARS", "READER_FAULTS", "ConnectSQL", "SqlError", "read_statement", "typed_date"]
 
 MAX_STATEMENT_CHARS = 200_000
+
+#: What the SQL library raises besides its own errors, for input that it did not foresee.
+READER_FAULTS = (AttributeError, TypeError, ValueError, LookupError, AssertionError)
 
 
 class SqlError(Exception):
@@ -213,6 +216,29 @@ def _patindex(args: list[Any]) -> exp.Expr:
     return exp.StrPosition(this=args[1], substr=exp.Literal.string(inner))
 
 
+def _choose(args: list[Any]) -> exp.Expr:
+    """CHOOSE(n, first, second, ...)."""
+    if len(args) < 2:
+        raise SqlError("CHOOSE takes a number and at least one value")
+    case = exp.Case(this=args[0])
+    for number, value in enumerate(args[1:], 1):
+        case = case.when(exp.Literal.number(number), value)
+    return case
+
+
+def _str(args: list[Any]) -> exp.Expr:
+    """STR(number, length = 10, decimals = 0), right-aligned as T-SQL has it."""
+    length = args[1] if len(args) > 1 else exp.Literal.number(10)
+    places = args[2].name if len(args) > 2 and isinstance(args[2], exp.Literal) else "0"
+    shape = exp.Literal.string(f"{{:.{places}f}}")
+    text = exp.Anonymous(this="format", expressions=[shape, exp.cast(args[0], exp.DType.DOUBLE)])
+    return exp.Anonymous(this="lpad", expressions=[text, length, exp.Literal.string(" ")])
+
+
+def _datetime(args: list[Any]) -> exp.Expr:
+    return exp.cast(args[0], exp.DType.TIMESTAMP)
+
+
 def _now(_: list[Any]) -> exp.Expr:
     return exp.CurrentTimestamp()
 
@@ -239,13 +265,16 @@ class ConnectSQL(TSQL):
     class Parser(TSQLParser):
         FUNCTIONS: ClassVar[dict[str, Any]] = {
             **TSQLParser.FUNCTIONS,
+            "CHOOSE": _choose,
             "CURDATE": _today,
+            "DATALENGTH": _named("strlen"),
             "DATEADD": _date_add,
             "DATEDIFF": _date_diff,
             "DATEDIFF_BIG": _date_diff,
             "DATE_ADD": _date_add,
             "DATE_DIFF": _date_diff,
             "DATE_SUB": _date_sub,
+            "DATETIME": _datetime,
             "DATETRUNC": lambda args: exp.Anonymous(
                 this="date_trunc", expressions=[exp.Literal.string(_unit(args[0]).name.lower()), *args[1:]]
             ),
@@ -254,6 +283,8 @@ class ConnectSQL(TSQL):
             "NOW": _now,
             "PATINDEX": _patindex,
             "RAND": _named("random"),
+            "STDEVP": _named("stddev_pop"),
+            "STR": _str,
             "STRFTIME": _named("strftime"),
             "SYSDATETIMEOFFSET": _now,
             "SYSUTCDATETIME": _now,
@@ -265,6 +296,8 @@ class ConnectSQL(TSQL):
             "TO_DATE": _to_date,
             "TO_TIMESTAMP": _to_timestamp,
             "TRANSACTION_TIMESTAMP": _now,
+            "VAR": _named("var_samp"),
+            "VARP": _named("var_pop"),
             "GET_CURRENT_TIMESTAMP": _now,
         }
 
@@ -289,6 +322,11 @@ def read_statement(sql: str) -> exp.Expr:
             continue
         except RecursionError:
             raise SqlError("the statement is nested too deeply; simplify it") from None
+        except READER_FAULTS:
+            first_error = (
+                first_error or "Parser Error: the statement could not be read; check the arguments of functions"
+            )
+            continue
         found = [s for s in found if not isinstance(s, exp.Semicolon)]
         if len(found) > 1:
             raise SqlError(f"{len(found)} statements were sent; send exactly one")
@@ -308,11 +346,12 @@ def _parse_message(error: SqlglotError) -> str:
         one = details[0]
         near = (one.get("highlight") or "").strip()
         where = f"line {one.get('line')}, column {one.get('col')}"
-        return f"Parser Error: {one.get('description', 'syntax error')} at {where}" + (
-            f", near {near!r}" if near else ""
-        )
+        what = str(one.get("description") or "syntax error")
+        missing = re.match(r"Required keyword: '\w+' missing for <class '[\w.]*\.(\w+)'>", what)
+        what = f"{missing.group(1).upper()} is incomplete" if missing else what
+        return f"Parser Error: {what} at {where}" + (f", near {near!r}" if near else "")
     plain = re.sub("\x1b\\[[0-9;]*m", "", str(error))
-    return f"Parser Error: {plain.splitlines()[0]}"
+    return f"Parser Error: {plain.splitlines()[0]}; check that every quote and bracket is closed"
 
 
 def _refused(sql: str, tree: exp.Expr) -> str:

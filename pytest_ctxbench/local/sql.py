@@ -27,7 +27,7 @@ from sqlglot.schema import MappingSchema
 
 from pytest_ctxbench.dataset import REFERENCE_DATE
 
-from .dialect import SqlError, read_statement, typed_date
+from .dialect import READER_FAULTS, SqlError, read_statement, typed_date
 from .schema import Table
 
 __all__ = ["META_SCHEMA", "META_TABLES", "Statement", "Translator"]
@@ -69,6 +69,8 @@ _FRACTIONS = _NUMBER_TYPES - _WHOLE_TYPES
 _TIMESTAMPS = frozenset(
     {exp.DType.TIMESTAMP, exp.DType.DATETIME, exp.DType.DATETIME2, exp.DType.SMALLDATETIME, exp.DType.TIMESTAMPNTZ}
 )
+_MOMENTS = _TIMESTAMPS | {exp.DType.DATE}
+_COMPACT_DATE = re.compile(r"(\d{4})(\d\d)(\d\d)")  # T-SQL's unseparated form
 _PLAIN_TYPES = {
     exp.DType.FLOAT: "DOUBLE",  # T-SQL's FLOAT has 53 bits
     exp.DType.MONEY: "DECIMAL(19,4)",
@@ -110,7 +112,10 @@ def _rewrite_casts(tree: exp.Expr) -> None:
             size = sizes[0].name if sizes else ""
             if size.isdigit():
                 cast.replace(exp.Left(this=cast.copy(), expression=exp.Literal.number(int(size))))
-        elif kind.this in _PLAIN_TYPES:
+            continue
+        if kind.this in _MOMENTS and isinstance(cast.this, exp.Literal) and _COMPACT_DATE.fullmatch(cast.this.name):
+            cast.set("this", exp.Literal.string(_COMPACT_DATE.sub(r"\1-\2-\3", cast.this.name)))
+        if kind.this in _PLAIN_TYPES:
             cast.set("to", exp.DataType.build(_PLAIN_TYPES[kind.this], dialect="duckdb"))
 
 
@@ -185,12 +190,11 @@ def _rewrite_likes(tree: exp.Expr) -> None:
                 out.append(f"[{part[1]}{inner}]")
             else:
                 out.append({"%": ".*", "_": "."}.get(part[3], re.escape(part[3])))
-        like.replace(
-            exp.Anonymous(
-                this="regexp_full_match",
-                expressions=[like.this, exp.Literal.string("".join(out)), exp.Literal.string("s")],
-            )
+        match: exp.Expr = exp.Anonymous(
+            this="regexp_full_match",
+            expressions=[like.this, exp.Literal.string("".join(out)), exp.Literal.string("s")],
         )
+        like.replace(exp.Not(this=match) if like.args.get("negate") else match)
 
 
 def _rewrite_pivots(tree: exp.Expr) -> None:
@@ -201,6 +205,22 @@ def _rewrite_pivots(tree: exp.Expr) -> None:
                 for value in field.expressions:
                     if isinstance(value, exp.Column | exp.Identifier):
                         value.replace(exp.Literal.string(value.name))
+
+
+_NAME_CHARS = 60
+
+
+def _name_columns(tree: exp.Expr) -> None:
+    """A result column without a name is called by the words that it was asked with, not by its translation."""
+    if isinstance(tree, exp.Select):
+        for item in list(tree.expressions):
+            if not isinstance(item, exp.Alias | exp.Column | exp.Star | exp.Columns) and not item.find(
+                exp.Star, exp.Columns
+            ):
+                name = " ".join(item.sql(dialect=TSQL, comments=False).split())[:_NAME_CHARS]
+                item.replace(exp.alias_(item.copy(), name, quoted=True))
+            elif isinstance(item, exp.Count):
+                item.replace(exp.alias_(item.copy(), item.sql(dialect=TSQL, comments=False), quoted=True))
 
 
 def _rewrite_limits(tree: exp.Expr) -> None:
@@ -252,6 +272,8 @@ class Translator:
             raise SqlError("the statement is nested too deeply; simplify it") from None
         except SqlglotError as error:
             raise SqlError(f"this statement is not supported: {str(error).splitlines()[0]}") from None
+        except READER_FAULTS:
+            raise SqlError("this statement is not supported: a part of it could not be translated") from None
         if statement.kind not in allowed:
             names = " or ".join(sorted(kind.upper() for kind in allowed))
             raise SqlError(f"{statement.kind.upper()} is not allowed here: only {names}")
@@ -274,6 +296,7 @@ class Translator:
             return self._delete(tree, default_catalog, default_schema)
         if isinstance(tree, exp.Describe | exp.Summarize):
             return self._describe(tree, default_catalog, default_schema)
+        _name_columns(tree)
         tree = self._prepare(tree, default_catalog, default_schema)
         text = _generate(tree)
         return Statement("select", text, (text,))
@@ -442,7 +465,7 @@ class Translator:
         folded = {path.lower(): path for path in everything} | {
             path.lower().rsplit(".", 1)[-1]: path for path in everything
         }
-        near = difflib.get_close_matches(wanted.lower(), folded, n=1, cutoff=0.55)
+        near = [lowered] if lowered in folded else difflib.get_close_matches(wanted.lower(), folded, n=1, cutoff=0.55)
         hint = f"; did you mean {_bracketed(folded[near[0]])}?" if near else "; the metadata tools list what there is"
         raise SqlError(f"Catalog Error: Table {_shown(node)} does not exist{hint}")
 
