@@ -38,6 +38,7 @@ _GLYPHS = str.maketrans(
 )  # fmt: skip
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _NOT_WORD = re.compile(r"[\W_]+")
+_WORD_CHARACTER = re.compile(r"[^\W_]")
 _DENIED_LABEL = re.compile(r"\b(?:not|non|never|no longer|isn t|no|without)(?: yet)? (?:at )?\w+")
 
 
@@ -98,6 +99,8 @@ def read_flag_and_reason(text: str, rubric: Rubric) -> tuple[bool | None, str]:
     flag = None if _NOT_APPLICABLE.match(_words(text)) else read_flag(lead, rubric)
     if flag is None:
         return read_flag(text, rubric), folded
+    if not _WORD_CHARACTER.search(lowered, match.end()):
+        return flag, ""  # nothing but a flag: no reason is given
     second = _FLAG_LEAD.match(lowered, match.end())
     if second is not None and flag and match["mark"] and not rubric.yes_words.found(lead):  # "Eligible: No"
         inner = read_flag(second["lead"], rubric)

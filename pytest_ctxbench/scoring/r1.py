@@ -31,7 +31,7 @@ from .health import (
     sort_order_ok,
 )
 from .labels import read_flag, read_flag_and_reason, read_leading_flag, read_reason
-from .names import shown
+from .names import name_key, shown
 from .outcomes import read_outcome, read_success
 from .rubric import Rubric
 from .score import Score, share, total
@@ -125,12 +125,18 @@ def _flag(row: AnswerRow, rubric: Rubric) -> bool | None:
     """From the flag's cell; what else stands there is only part of it when there is no reason beside it."""
     cell = row.cells.get("eligible", "")
     if cell:
-        return read_flag(cell, rubric) if row.cells.get("reason") else read_flag_and_reason(cell, rubric)[0]
+        return read_flag(cell, rubric) if _reason(row) else read_flag_and_reason(cell, rubric)[0]
     return read_leading_flag(row.cells.get("reason", ""), rubric)
 
 
+def _reason(row: AnswerRow) -> str:
+    """The reason's cell; a dash there is as good as a blank."""
+    cell = row.cells.get("reason", "")
+    return cell if name_key(cell) else ""
+
+
 def _branch(row: AnswerRow, rubric: Rubric) -> str | None:
-    reason = row.cells.get("reason", "")
+    reason = _reason(row)
     if reason:
         return read_reason(reason, rubric)
     return read_reason(read_flag_and_reason(row.cells.get("eligible", ""), rubric)[1], rubric)

@@ -29,6 +29,8 @@ _MODIFIERS = frozenset({"OR", "REPLACE", "IGNORE", "ABORT", "FAIL", "ROLLBACK", 
 _OBJECTS = frozenset({"TABLE", "VIEW"})
 _CREATE_WORDS = frozenset({"OR", "REPLACE", "TEMP", "TEMPORARY", "GLOBAL", "LOCAL", "UNLOGGED", "MATERIALIZED"})
 _IF = frozenset({"IF", "NOT", "EXISTS"})
+#: So many tokens are looked ahead, which keeps the scan linear.
+_NEAR = 500
 _NO_TARGET = frozenset({"SET", "VALUES", "SELECT", "WHERE", "FROM", "INTO", "WHEN", "THEN", "ON", "OF", "DEFAULT"})
 
 
@@ -71,10 +73,13 @@ class _Tokens:
             return at
         at += 1
         if self.word(at) == "(":
-            while at < len(self.words) and self.words[at] != ")":
-                at += 1
-            return at + 1
+            return self.skip_parentheses(at)
         return at
+
+    def skip_parentheses(self, at: int) -> int:
+        """Past the closing one, if it is near."""
+        end = min(at + _NEAR, len(self.words))
+        return next((i + 1 for i in range(at, end) if self.words[i] == ")"), at)
 
 
 def write_targets(sql: str) -> list[tuple[str, ...]]:
@@ -131,9 +136,7 @@ def write_targets(sql: str) -> list[tuple[str, ...]]:
         elif word == "COPY" and starts:
             name, to = tokens.name(at + 1)
             if tokens.word(to) == "(":
-                while to < len(tokens.words) and tokens.words[to] != ")":
-                    to += 1
-                to += 1
+                to = tokens.skip_parentheses(to)
             target = name if tokens.word(to) == "FROM" else ()
         elif word in ("CREATE", "ALTER", "DROP") and starts:
             to = at + 1
@@ -161,7 +164,8 @@ def _behind_alias(tokens: _Tokens, name: tuple[str, ...], at: int) -> tuple[str,
     if len(name) != 1:
         return name
     alias = name[0].upper()
-    while at < len(tokens.words) and tokens.words[at] != ";":
+    end = at + _NEAR
+    while at < min(end, len(tokens.words)) and tokens.words[at] != ";":
         if tokens.words[at] in ("FROM", "JOIN", ","):
             table, end = tokens.name(at + 1)
             end += tokens.word(end) == "AS"
