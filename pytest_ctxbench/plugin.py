@@ -19,6 +19,14 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hookspecs)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    if any(argument.startswith("--ctx-") and "=" not in argument for argument in args):
+        from . import rootdir
+
+        rootdir.correct(early_config, args)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ctxbench(task): one item for every planned run of a task of the roster")
     if options.is_enabled(config) and not config.option.help:

@@ -110,7 +110,7 @@ async def execute(
                 limits=bench.limits,
                 api_key=api_key,
                 base_url=base_url,
-                before_call=budget.reserver(key.stem, lambda: conversation.cost_usd or 0.0),
+                before_call=budget.reserver(key.stem, lambda: conversation.spent_at_most_usd),
                 http=http,
             )
         except HarnessError as raised:
@@ -126,7 +126,7 @@ async def execute(
             except HarnessError as raised:
                 error = error or raised
     finally:
-        budget.settle(key.stem, conversation.cost_usd or 0.0)
+        budget.settle(key.stem, conversation.spent_at_most_usd)
     record: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "model": key.model,

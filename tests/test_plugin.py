@@ -42,6 +42,32 @@ def test_exact_filters():
     ]
 
 
+def test_the_value_of_an_option_is_no_test_path(tmp_path: Path):
+    """pytest takes an existing folder after an option that it does not know yet for its root."""
+    (tmp_path / "test_decoy.py").write_text("def test_decoy(): pass\n")
+    for arguments in (["--ctx-out", str(tmp_path)], [f"--ctx-out={tmp_path}"]):
+        assert len(listed("--ctx-task", "r1", "--ctx-runs", "1", *arguments)) == 54
+    items = listed("--ctx-out", str(tmp_path), "--ctx-runs", "1", "tests_bench/test_a1.py")
+    assert len(items) == 54
+    assert all(i.startswith("tests_bench/test_a1.py::") for i in items)
+
+
+def test_addopts_of_the_project_found_again_hold(tmp_path: Path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pytest.ini").write_text("[pytest]\naddopts = --ctx-local --ctx-runs 2\ntestpaths = here\n")
+    (project / "here").mkdir()
+    (project / "here" / "test_r1.py").write_text(
+        "import pytest\n@pytest.mark.ctxbench(task='r1')\ndef test_r1(ctx_record): pass\n"
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    outcome = bench("--collect-only", "-q", "--ctx-out", out, "--ctx-condition", "baseline", cwd=project)
+    assert outcome.status == 0, outcome.out + outcome.err
+    assert "here/test_r1.py::test_r1[reference-careful-medium-baseline-run2]" in outcome.out
+    assert "run3" not in outcome.out
+
+
 def test_a_node_id_selects_its_run():
     items = listed(NODE.format(task="r2", rest="gpt-6-sol-medium-baseline-run3"))
     assert items == [NODE.format(task="r2", rest="gpt-6-sol-medium-baseline-run3")]
