@@ -201,8 +201,9 @@ def _watch_input(ended: Callable[[], object]) -> None:
     """Call `ended` when standard input ends: then the parent has died or has let go of us."""
 
     def wait() -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while sys.stdin.buffer.read(4_096):
+        # not through sys.stdin: a thread that waits in it keeps its lock, and the interpreter cannot end
+        with contextlib.suppress(OSError):
+            while os.read(0, 4_096):
                 pass
         ended()
 

@@ -1,7 +1,8 @@
 """`search_context`: whole entries of `setup/context/`, best match first (design 5). Pure but for reading the files.
 
-The ranking is BM25 over title and body, the title counting more. Words are compared without case, with common English
-endings dropped, and a name like `ContractEndDate__c` is found by itself and by its parts.
+The ranking is BM25 over title and body, the title counting more, and more again the more of it the query names. Words
+are compared without case, with common English endings dropped, and a name like `ContractEndDate__c` is found by itself
+and by its parts.
 """
 
 from __future__ import annotations
@@ -175,6 +176,8 @@ class ContextIndex:
                 weight = found * (_K1 + 1) / (found + _K1 * (1 - _B + _B * length / self._average))
                 score += min(times, 3) * rarity * weight
             if score > 0:
+                title = set(words(entry.title))
+                score *= 1 + len(title & wanted.keys()) / max(len(title), 1)  # who names an entry means it
                 scored.append((-score, position, entry))
         return [(entry, -negative) for negative, _, entry in sorted(scored, key=lambda s: (s[0], s[1]))]
 

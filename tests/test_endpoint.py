@@ -1,0 +1,912 @@
+"""The embedded endpoint over real HTTP: the door, both protocols, isolation, limits, and engines that die."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import csv
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import pytest
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+
+from pytest_ctxbench.dataset import TABLES as FILES
+from pytest_ctxbench.local.process import EndpointProcess, start_endpoint
+from pytest_ctxbench.local.schema import TABLES
+from pytest_ctxbench.local.supervisor import EngineFailure, EngineProcess, EngineSettings
+from pytest_ctxbench.local.template import build_template
+from pytest_ctxbench.local.tool_names import OPS, canonical_op, listed_tool_name, listed_tool_names
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[1]
+READ = ("get_catalogs", "get_schemas", "get_tables", "get_columns", "get_instructions", "execute_select")
+WRITE = (*READ, "execute_insert")
+ACCOUNT = "[CRM_System].[Salesforce].[Account]"
+QUEUE = "[Warehouse_System].[WH_DATA].[REVIEW_QUEUE]"
+SLOW = "SELECT COUNT(*) AS n FROM range(100000000000)"
+MODES = ("legacy", "auto", "2026-07-28")
+
+
+def serve(**options: Any) -> EndpointProcess:
+    return start_endpoint(data=ROOT / "data", context=ROOT / "setup" / "context", **options)
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[EndpointProcess]:
+    with serve(isolate_reads=True, statement_timeout_s=1.0, max_rows=500) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[EndpointProcess]:
+    """Without isolation: everything is one database."""
+    with serve() as started:
+        yield started
+
+
+def basic(endpoint: EndpointProcess) -> dict[str, str]:
+    pair = f"{endpoint.user}:{endpoint.password}".encode()
+    return {"authorization": "Basic " + base64.b64encode(pair).decode()}
+
+
+@pytest.fixture
+def http(endpoint: EndpointProcess) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=endpoint.url, headers=basic(endpoint), timeout=30) as client:
+        yield client
+
+
+def rest(endpoint: EndpointProcess, query: str, **more: Any) -> dict[str, Any]:
+    response = httpx2.post(
+        f"{endpoint.url}/api/query", json={"query": query, **more}, headers=basic(endpoint), timeout=60
+    )
+    assert response.status_code == 200
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def rows(endpoint: EndpointProcess, query: str, **more: Any) -> list[list[Any]]:
+    found = rest(endpoint, query, **more)
+    assert "error" not in found, found
+    result: list[list[Any]] = found["results"][0]["rows"]
+    return result
+
+
+def fresh(endpoint: EndpointProcess) -> None:
+    response = httpx2.post(f"{endpoint.url}/control/fresh", json={}, headers=control(endpoint), timeout=60)
+    assert response.status_code == 200, response.text
+
+
+def control(endpoint: EndpointProcess) -> dict[str, str]:
+    return {"x-ctxbench-control": endpoint.control_token}
+
+
+def health(endpoint: EndpointProcess) -> dict[str, Any]:
+    found: dict[str, Any] = httpx2.get(f"{endpoint.url}/control/health", headers=control(endpoint), timeout=60).json()
+    return found
+
+
+@asynccontextmanager
+async def session(endpoint: EndpointProcess, ops: Sequence[str] | None, mode: str = "legacy") -> AsyncIterator[Client]:
+    query = "" if ops is None else "?ops=" + ",".join(ops)
+    async with (
+        httpx2.AsyncClient(
+            auth=httpx2.BasicAuth(endpoint.user, endpoint.password), timeout=httpx2.Timeout(30, read=None)
+        ) as client,
+        Client(
+            streamable_http_client(f"{endpoint.url}/mcp{query}", http_client=client), mode=mode, cache=None
+        ) as opened,
+    ):
+        yield opened
+
+
+def in_session(
+    endpoint: EndpointProcess,
+    ops: Sequence[str] | None,
+    body: Callable[[Client], Awaitable[T]],
+    mode: str = "legacy",
+) -> T:
+    async def main() -> T:
+        async with session(endpoint, ops, mode) as client:
+            return await body(client)
+
+    return asyncio.run(asyncio.wait_for(main(), 60))
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> tuple[bool, str]:
+    result = await client.call_tool(tool, arguments)
+    (content,) = result.content
+    return bool(result.is_error), content.text
+
+
+async def query(client: Client, sql: str) -> dict[str, Any]:
+    failed, text = await call(client, "queryData", query=sql)
+    assert not failed, text
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_both_spellings_of_every_op() -> None:
+    assert (
+        canonical_op("queryData") == canonical_op("execute_select") == canonical_op("executeSelect") == "execute_select"
+    )
+    assert canonical_op("getTables") == canonical_op("get_tables") == "get_tables"
+    assert canonical_op("get tables") is None
+    assert canonical_op("") is None
+    assert listed_tool_name("execute_select") == "queryData"
+    assert listed_tool_name("searchContext") == "search_context"
+    assert listed_tool_name("something_else") == "something_else"
+    assert len(set(listed_tool_names(OPS))) == len(OPS)
+
+
+# --- the door -------------------------------------------------------------------------------------------------------
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": "first",
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+BOTH = {"accept": "application/json, text/event-stream"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/mcp"), ("GET", "/mcp"), ("POST", "/mcp?ops=nonsense"), ("POST", "/api/query"), ("GET", "/api/tables"),
+     ("GET", "/"), ("POST", "/nowhere")],
+)  # fmt: skip
+def test_nothing_without_credentials(endpoint: EndpointProcess, method: str, path: str) -> None:
+    right = basic(endpoint)["authorization"].removeprefix("Basic ")
+    wrong = base64.b64encode(f"{endpoint.user}:wrong".encode()).decode()
+    for headers in (
+        {},
+        {"authorization": f"Basic {wrong}"},
+        {"authorization": "Basic ???"},
+        {"authorization": "Basic"},
+        {"authorization": f"Bearer {endpoint.password}"},
+        {"authorization": f"Bearer {right}"},
+        control(endpoint),
+    ):
+        response = httpx2.request(method, endpoint.url + path, json={"query": "SELECT 1"}, headers=headers)
+        assert response.status_code == 401, headers
+        assert response.headers["www-authenticate"].startswith("Basic ")
+        assert endpoint.password not in response.text
+
+
+def test_the_control_routes_take_the_control_token_and_nothing_else(endpoint: EndpointProcess) -> None:
+    for headers in ({}, basic(endpoint), {"x-ctxbench-control": "x"}, {"x-ctxbench-control": endpoint.password}):
+        assert httpx2.post(f"{endpoint.url}/control/fresh", json={}, headers=headers).status_code == 401
+        assert httpx2.get(f"{endpoint.url}/control/health", headers=headers).status_code == 401
+    found = health(endpoint)
+    assert found["ok"] is True
+    assert set(found["engines"]) == {"work", "read"}
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/api/query", "/control/fresh", "/nowhere"])
+def test_other_hosts_and_origins_are_turned_away(endpoint: EndpointProcess, path: str) -> None:
+    headers = {**basic(endpoint), **control(endpoint), **BOTH}
+    for host in (
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:1",
+        "127.0.0.1:x",
+    ):
+        response = httpx2.post(endpoint.url + path, json=INITIALIZE, headers={**headers, "host": host})
+        assert response.status_code == 421, host
+    for origin in (
+        "null",
+        "http://evil.example",
+        "https://127.0.0.1.evil.example",
+        "http://localhost@evil.example",
+        "file://",
+    ):
+        response = httpx2.post(endpoint.url + path, json=INITIALIZE, headers={**headers, "origin": origin})
+        assert response.status_code == 403, origin
+    port = endpoint.url.rsplit(":", 1)[1]
+    for host in (f"localhost:{port}", f"127.0.0.1:{port}", "localhost"):
+        allowed = {**headers, "host": host, "origin": f"http://{host}"}
+        assert httpx2.post(endpoint.url + path, json=INITIALIZE, headers=allowed).status_code == 200, host
+
+
+def test_it_listens_on_the_loopback_alone(endpoint: EndpointProcess) -> None:
+    assert endpoint.url.startswith("http://127.0.0.1:")
+    if sys.platform == "linux":
+        port = f"{int(endpoint.url.rsplit(':', 1)[1]):04X}"
+        listening = [
+            line.split()[1]
+            for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+            if line.split()[3] == "0A" and line.split()[1].endswith(f":{port}")
+        ]
+        assert listening == [f"0100007F:{port}"]
+
+
+def test_sizes_and_content_types(http: httpx2.Client) -> None:
+    assert (
+        http.post("/api/query", content=b'{"query": "SELECT 1"}', headers={"content-type": "text/plain"}).status_code
+        == 415
+    )
+    assert (
+        http.post("/api/query", content=b"x" * (5 << 20), headers={"content-type": "application/json"}).status_code
+        == 413
+    )
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(80):
+            yield b"x" * 65_536
+
+    chunked = http.post("/api/query", content=parts(), headers={"content-type": "application/json"})
+    assert chunked.status_code == 413
+    charset = {"content-type": "application/json; charset=utf-8"}
+    assert http.post("/api/query", content=b'{"query": "SELECT 1"}', headers=charset).json()["results"]
+    assert http.post("/mcp", content=b"{}", headers={"content-type": "text/plain", **BOTH}).status_code == 400
+
+
+def test_what_is_no_route_answers_with_a_page(http: httpx2.Client) -> None:
+    for method, path in (
+        *(("GET", p) for p in ("/", "/api", "/api/query", "/api/query/more", "/control")),
+        *(("POST", p) for p in ("/api/nothing", "/api/tables")),
+        ("DELETE", "/x/y"),
+    ):
+        response = http.request(method, path)
+        assert (response.status_code, response.headers["content-type"].split(";")[0]) == (200, "text/html"), path
+
+
+# --- REST -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_envelope_of_a_query(endpoint: EndpointProcess) -> None:
+    found = rest(endpoint, f"SELECT TOP 2 Name, NumberOfEmployees AS n, CreatedDate FROM {ACCOUNT} ORDER BY Name")
+    (result,) = found["results"]
+    assert [(c["columnName"], c["dataType"]) for c in result["schema"]] == [
+        ("Name", "VARCHAR"),
+        ("n", "BIGINT"),
+        ("CreatedDate", "DATE"),
+    ]
+    assert result["affectedRows"] == -1
+    assert len(result["rows"]) == 2
+    assert [type(v) for v in result["rows"][0]] == [str, int, str]
+    empty = rest(endpoint, f"SELECT Name FROM {ACCOUNT} WHERE 1 = 0")["results"][0]
+    assert (empty["rows"], len(empty["schema"])) == ([], 1)
+    described = rest(endpoint, f"SELECT * FROM {ACCOUNT}", schemaOnly=True)["results"][0]
+    assert (described["rows"], len(described["schema"])) == ([], 18)
+
+
+def test_defaults_and_parameters(endpoint: EndpointProcess) -> None:
+    defaults = {"defaultCatalog": "CRM_System", "defaultSchema": "Salesforce"}
+    ((name,),) = rows(endpoint, "SELECT MIN(Name) FROM Account", **defaults)
+    sql = f"SELECT COUNT(*) FROM {ACCOUNT} WHERE Name = @name"
+    assert rows(endpoint, sql, parameters={"@name": {"dataType": "VARCHAR", "value": name}}) == [[1]]
+    assert rows(endpoint, sql, parameters={"name": "' OR '1'='1"}) == [[0]]
+
+
+def test_inserting_and_deleting_count_their_rows(endpoint: EndpointProcess) -> None:
+    fresh(endpoint)
+    added = rest(endpoint, f"INSERT INTO {QUEUE} (ACCOUNT_NAME, REASON) VALUES ('ä', NULL), ('b', 'r')")["results"][0]
+    assert (added["affectedRows"], added["rows"]) == (2, [])
+    assert rows(endpoint, f"SELECT ID, ACCOUNT_NAME, REASON, QUEUED_AT FROM {QUEUE} ORDER BY ID") == [
+        [1, "ä", None, "2026-07-16 00:00:00"],
+        [2, "b", "r", "2026-07-16 00:00:00"],
+    ]
+    assert rest(endpoint, f"DELETE FROM {QUEUE} WHERE REASON IS NULL")["results"][0]["affectedRows"] == 1
+    assert rest(endpoint, f"DELETE FROM {QUEUE}")["results"][0]["affectedRows"] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"query": "SELECT nope FROM [CRM_System].[Salesforce].[Account]"}, "nope"),
+        ({"query": "UPDATE [CRM_System].[Salesforce].[Account] SET Name = 'x'"}, "UPDATE"),
+        ({"query": "WITH x AS (SELECT 1 AS a) DELETE FROM [CRM_System].[Salesforce].[Account]"}, "not supported"),
+        ({"query": "DROP TABLE [CRM_System].[Salesforce].[Account]"}, "DROP"),
+        ({"query": "SELECT * FROM read_text('/etc/hosts')"}, "read_text"),
+        ({"query": "SELECT 1; SELECT 2"}, "2 statements"),
+        ({"query": ""}, "empty"),
+        ({"query": None}, "query is missing"),
+        ({"query": ["SELECT 1"]}, "query is missing"),
+        ({}, "query is missing"),
+        ([], "must be an object"),
+        ({"query": "SELECT 1", "parameters": [1]}, "parameters"),
+        ({"query": "SELECT 1", "schemaOnly": "yes"}, "schemaOnly"),
+        ({"query": "SELECT 1", "defaultCatalog": 7}, "defaultCatalog"),
+        ({"query": f"INSERT INTO {QUEUE} (REASON) VALUES ('x')", "schemaOnly": True}, "INSERT"),
+    ],
+)  # fmt: skip
+def test_a_failed_statement_is_http_200_with_an_error(http: httpx2.Client, body: Any, words: str) -> None:
+    response = http.post("/api/query", json=body)
+    assert response.status_code == 200
+    error = response.json()["error"]
+    assert error["code"] == "INVALID_REQUEST"
+    assert words in error["message"]
+
+
+def test_broken_json_is_an_error_object_too(http: httpx2.Client) -> None:
+    for content in (b"{", b"", b"\xff\xfe", b"[" * 100_000):
+        response = http.post("/api/query", content=content, headers={"content-type": "application/json"})
+        assert response.status_code == 200
+        assert response.json()["error"]["code"] == "INVALID_REQUEST"
+
+
+def test_metadata_routes(http: httpx2.Client) -> None:
+    def listed(path: str) -> list[list[Any]]:
+        (result,) = http.get(path).json()["results"]
+        assert result["affectedRows"] == -1
+        assert all(len(row) == len(result["schema"]) for row in result["rows"])
+        found: list[list[Any]] = result["rows"]
+        return found
+
+    assert sorted(r[0] for r in listed("/api/catalogs")) == ["CRM_System", "ITSM_System", "Warehouse_System"]
+    assert ["CRM_System", "Salesforce"] in listed("/api/schemas")
+    assert [r[:3] for r in listed("/api/tables")] == [[*t.path] for t in TABLES]
+    assert [r[2] for r in listed("/api/tables?catalogName=itsm_system")] == ["u_bm_company", "u_bm_incident"]
+    columns = listed("/api/columns?catalogName=Warehouse_System&schemaName=WH_DATA&tableName=REVIEW_QUEUE")
+    assert [r[3] for r in columns] == ["ID", "ACCOUNT_NAME", "REASON", "QUEUED_AT"]
+    assert len(listed("/api/columns")) == sum(len(t.columns) for t in TABLES)
+    assert listed("/api/tables?catalogName=nope") == []
+
+
+def test_a_rest_result_is_whole_or_an_error(endpoint: EndpointProcess) -> None:
+    assert len(rows(endpoint, "SELECT EVENT_SK FROM [Warehouse_System].[WH_DATA].[TELEMETRY_EVENTS]")) == 21_003
+    assert "larger than" in rest(endpoint, "SELECT * FROM range(200000)")["error"]["message"]
+
+
+# --- the allowlist --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("ops", [READ, WRITE, (*READ, "search_context"), ("queryData",), ("getTables", "get_tables")])
+def test_a_toolset_lists_exactly_its_tools(endpoint: EndpointProcess, ops: tuple[str, ...], mode: str) -> None:
+    async def body(client: Client) -> list[Any]:
+        return (await client.list_tools()).tools
+
+    tools = in_session(endpoint, ops, body, mode)
+    assert sorted(t.name for t in tools) == sorted({listed_tool_name(op) for op in ops})
+    assert all(t.description and t.input_schema["type"] == "object" and t.output_schema is None for t in tools)
+
+
+def test_without_ops_every_tool_is_offered(endpoint: EndpointProcess) -> None:
+    async def body(client: Client) -> list[str]:
+        return [t.name for t in (await client.list_tools()).tools]
+
+    assert in_session(endpoint, None, body) == list(listed_tool_names(OPS))
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [("?ops=get_tables,read_minds", "read_minds"), ("?ops=", "empty"), ("?ops=get_tables,,execute_select", "empty"),
+     ("?ops=get_tables&ops=drop", "drop"), ("?ops=get_tables%2Cnope", "nope")],
+)  # fmt: skip
+def test_an_unknown_or_empty_op_is_400_with_the_requests_id(http: httpx2.Client, url: str, named: str) -> None:
+    for identity in ("first", 7):
+        response = http.post(f"/mcp{url}", json={**INITIALIZE, "id": identity}, headers=BOTH)
+        assert response.status_code == 400
+        found = response.json()
+        assert (found["jsonrpc"], found["id"], found["error"]["code"]) == ("2.0", identity, -32602)
+        assert named in found["error"]["message"]
+    for content in (b"not json", b"[]", b'{"id": {"a": 1}}'):
+        response = http.post(f"/mcp{url}", content=content, headers={**BOTH, "content-type": "application/json"})
+        assert (response.status_code, response.json()["id"]) == (400, None)
+
+
+def test_repeated_ops_are_one_list(endpoint: EndpointProcess, http: httpx2.Client) -> None:
+    response = http.post("/mcp?ops=get_tables&ops=queryData,get_tables", json=INITIALIZE, headers=BOTH)
+    assert response.status_code == 200
+    http.headers["mcp-session-id"] = response.headers["mcp-session-id"]
+    http.post("/mcp?ops=get_tables", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=BOTH)
+    listed = http.post(
+        "/mcp?ops=get_tables&ops=queryData,get_tables",
+        json={"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
+        headers=BOTH,
+    )
+    assert [t["name"] for t in event(listed)["result"]["tools"]] == ["get_tables", "queryData"]
+    assert "outputSchema" not in event(listed)["result"]["tools"][0]
+
+
+def event(response: httpx2.Response) -> dict[str, Any]:
+    """The JSON-RPC answer of a POST, as JSON or as the one event of its stream."""
+    if response.headers["content-type"].startswith("application/json"):
+        plain: dict[str, Any] = response.json()
+        return plain
+    data = [line.removeprefix("data:") for line in response.text.splitlines() if line.startswith("data:")]
+    found: dict[str, Any] = next(m for m in (json.loads(d) for d in data if d.strip()) if "id" in m)
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_tool_outside_the_toolset_cannot_be_called(endpoint: EndpointProcess, mode: str) -> None:
+    async def body(client: Client) -> None:
+        await client.list_tools()
+        for tool in ("execute_insert", "executeInsert", "search_context", "no_such_tool", ""):
+            with pytest.raises(MCPError) as caught:
+                await client.call_tool(tool, {"query": f"INSERT INTO {QUEUE} (REASON) VALUES ('x')"})
+            assert caught.value.code == -32602
+        assert (await query(client, "SELECT 1 AS x"))["rows"] == [[1]]
+
+    fresh(endpoint)
+    in_session(endpoint, READ, body, mode)
+    assert rows(endpoint, f"SELECT * FROM {QUEUE}") == []
+
+
+# --- the tools ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_looks_around_and_asks(endpoint: EndpointProcess, mode: str) -> None:
+    async def body(client: Client) -> None:
+        catalogs = json.loads((await call(client, "get_catalogs"))[1])
+        assert sorted(r[0] for r in catalogs["rows"]) == ["CRM_System", "ITSM_System", "Warehouse_System"]
+        schemas = json.loads((await call(client, "get_schemas", catalogName="CRM_System"))[1])
+        assert schemas["rows"] == [["CRM_System", "Salesforce"]]
+        tables = json.loads((await call(client, "get_tables", catalog_name="CRM_System", schemaName="Salesforce"))[1])
+        assert [r[2] for r in tables["rows"]] == ["Account", "Contact"]
+        columns = json.loads((await call(client, "getColumns", tableName="[u_bm_incident]"))[1])
+        named = [r[columns["columns"].index("COLUMN_NAME")] for r in columns["rows"]]
+        assert {"u_company", "u_state", "u_priority", "u_opened_at"} <= set(named)
+        failed, text = await call(client, "get_tables", catalogName="Salesforce")
+        assert failed
+        assert "Salesforce" in text
+        found = await query(client, f"SELECT TOP 3 Name, SLA__c FROM {ACCOUNT} ORDER BY Name")
+        assert (found["columns"], found["row_count"], found["truncated"]) == (["Name", "SLA__c"], 3, False)
+        for tool, argument in (("execute_select", "query"), ("queryData", "sql"), ("executeSelect", "query")):
+            failed, text = await call(client, tool, **{argument: "SELECT 1 AS x"})
+            assert not failed
+            assert json.loads(text)["rows"] == [[1]]
+
+    in_session(endpoint, READ, body, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_failed_statement_is_a_tool_error_in_the_engines_words(endpoint: EndpointProcess, mode: str) -> None:
+    async def body(client: Client) -> None:
+        for sql, word in (
+            (f"SELECT nope FROM {ACCOUNT}", "nope"),
+            ("SELECT * FROM CRM_System.Salesforce.Acount", "did you mean"),
+            (f"INSERT INTO {QUEUE} (REASON) VALUES ('x')", "INSERT is not allowed"),
+            ("BEGIN", "BEGIN is not allowed"),
+        ):
+            failed, text = await call(client, "queryData", query=sql)
+            assert failed
+            assert word in text
+            assert "/tmp" not in text
+        for arguments, word in (({}, "query is missing"), ({"query": 5}, "must be text")):
+            failed, text = await call(client, "queryData", **arguments)
+            assert failed
+            assert word in text
+        failed, text = await call(client, "execute_insert", query="SELECT 1")
+        assert failed
+        assert "only INSERT" in text
+
+    in_session(endpoint, WRITE, body, mode)
+
+
+def test_instructions_explain_the_dialect_and_no_rule(endpoint: EndpointProcess) -> None:
+    async def body(client: Client) -> str:
+        return (await call(client, "get_instructions"))[1]
+
+    text = in_session(endpoint, READ, body)
+    for word in ("2026-07-16", "[Catalog].[Schema].[Table]", "TOP", "LIMIT", "DATEDIFF", "CRM_System", "ITSM_System"):
+        assert word in text
+    for word in (
+        "SLA",
+        "CRITICAL",
+        "AT_RISK",
+        "health",
+        "MONTHLY_JOBS",
+        "Ext_Account",
+        "DECLINING",
+        "Priority",
+        "REVIEW",
+    ):
+        assert word not in text
+    assert len(text) < 8_000
+
+
+def test_search_context_over_mcp(endpoint: EndpointProcess) -> None:
+    async def body(client: Client) -> None:
+        failed, text = await call(client, "search_context", query="health score formula")
+        assert not failed
+        assert text.startswith("# Health score rules")
+        failed, text = await call(client, "search_context", query="  ")
+        assert failed
+        assert "empty" in text
+
+    in_session(endpoint, ("search_context",), body)
+
+
+def test_a_long_result_says_what_is_left_out_and_stays_under_a_mebibyte(endpoint: EndpointProcess) -> None:
+    async def body(client: Client) -> None:
+        found = await query(client, f"SELECT Name FROM {ACCOUNT}")
+        assert (found["row_count"], found["truncated"], len(found["rows"])) == (500, True, 500)
+        assert "500 rows" in found["note"]
+        failed, text = await call(client, "queryData", query=f"SELECT repeat(Name, 500) FROM {ACCOUNT}")
+        assert not failed
+        assert len(text.encode()) < 1 << 20
+        assert json.loads(text)["truncated"] is True
+        failed, text = await call(client, "queryData", query="SELECT repeat('x', 2000000)")
+        assert not failed
+        assert json.loads(text)["row_count"] == 0
+        assert "too large" in json.loads(text)["note"]
+
+    in_session(endpoint, READ, body)
+
+
+# --- one database or two --------------------------------------------------------------------------------------------
+
+
+def insert_over_mcp(endpoint: EndpointProcess, sql: str) -> tuple[bool, str]:
+    async def body(client: Client) -> tuple[bool, str]:
+        return await call(client, "execute_insert", query=sql)
+
+    return in_session(endpoint, WRITE, body)
+
+
+def count_over_mcp(endpoint: EndpointProcess, ops: tuple[str, ...], table: str) -> int:
+    async def body(client: Client) -> int:
+        return int((await query(client, f"SELECT COUNT(*) FROM {table}"))["rows"][0][0])
+
+    return in_session(endpoint, ops, body)
+
+
+def test_with_isolation_readers_never_see_a_write(endpoint: EndpointProcess) -> None:
+    fresh(endpoint)
+    assert insert_over_mcp(endpoint, f"INSERT INTO {ACCOUNT} (Name) VALUES ('astray')") == (
+        False,
+        '{"rows_inserted": 1}',
+    )
+    assert insert_over_mcp(endpoint, f"INSERT INTO {QUEUE} (ACCOUNT_NAME) VALUES ('x')")[0] is False
+    assert count_over_mcp(endpoint, READ, ACCOUNT) == 1_200
+    assert count_over_mcp(endpoint, READ, QUEUE) == 0
+    assert count_over_mcp(endpoint, WRITE, ACCOUNT) == 1_201
+    assert rows(endpoint, f"SELECT COUNT(*) FROM {ACCOUNT}") == [[1_201]]
+    fresh(endpoint)
+    assert count_over_mcp(endpoint, WRITE, ACCOUNT) == 1_200
+    assert rows(endpoint, f"SELECT COUNT(*) FROM {QUEUE}") == [[0]]
+
+
+def test_without_isolation_everything_is_one_database(single: EndpointProcess) -> None:
+    assert insert_over_mcp(single, f"INSERT INTO {QUEUE} (ACCOUNT_NAME, REASON) VALUES ('x', 'y')")[0] is False
+    assert rows(single, f"SELECT ACCOUNT_NAME, REASON FROM {QUEUE}") == [["x", "y"]]
+    assert count_over_mcp(single, READ, QUEUE) == 1
+    assert set(health(single)["engines"]) == {"work"}
+    fresh(single)
+    assert count_over_mcp(single, READ, QUEUE) == 0
+
+
+def test_fresh_starts_the_numbers_again_and_keeps_sessions(endpoint: EndpointProcess) -> None:
+    async def body(client: Client) -> None:
+        for _ in range(3):
+            failed, text = await call(client, "execute_insert", query=f"INSERT INTO {QUEUE} (REASON) VALUES ('r')")
+            assert not failed, text
+            assert (await query(client, f"SELECT ID FROM {QUEUE}"))["rows"] == [[1]]
+            await asyncio.to_thread(fresh, endpoint)
+
+    fresh(endpoint)
+    in_session(endpoint, WRITE, body)
+
+
+def test_many_sessions_at_once(endpoint: EndpointProcess) -> None:
+    async def one(number: int) -> None:
+        async with session(endpoint, WRITE if number % 2 else READ, MODES[number % 3]) as client:
+            for turn in range(6):
+                found = await query(client, f"SELECT {number * 100 + turn} AS n, COUNT(*) FROM {ACCOUNT}")
+                assert found["rows"] == [[number * 100 + turn, 1_200]]
+                if number % 2:
+                    sql = f"INSERT INTO {QUEUE} (ACCOUNT_NAME, REASON) VALUES ('{number}', '{turn}')"
+                    assert await call(client, "execute_insert", query=sql) == (False, '{"rows_inserted": 1}')
+
+    async def main() -> None:
+        await asyncio.gather(*(one(n) for n in range(10)))
+
+    fresh(endpoint)
+    asyncio.run(asyncio.wait_for(main(), 90))
+    found = rows(endpoint, f"SELECT ACCOUNT_NAME, REASON FROM {QUEUE} ORDER BY 1, 2")
+    assert found == [[str(n), str(t)] for n in (1, 3, 5, 7, 9) for t in range(6)]
+    assert rows(endpoint, f"SELECT COUNT(DISTINCT ID) FROM {QUEUE}") == [[30]]
+
+
+# --- limits and deaths, over HTTP -----------------------------------------------------------------------------------
+
+
+def test_a_long_statement_is_stopped_and_others_go_on(endpoint: EndpointProcess) -> None:
+    async def body(client: Client) -> None:
+        async def others() -> int:
+            done = 0
+            while not slow.done():
+                assert (await query(client, f"SELECT COUNT(*) FROM {ACCOUNT}"))["rows"] == [[1_200]]
+                done += 1
+            return done
+
+        slow = asyncio.ensure_future(call(client, "queryData", query=SLOW))
+        answered = await others()
+        failed, text = await slow
+        assert failed
+        assert "longer than 1 s" in text
+        assert answered >= 2
+
+    in_session(endpoint, READ, body)
+
+
+def test_hungry_statements_are_errors_and_the_server_lives(endpoint: EndpointProcess) -> None:
+    async def body(client: Client) -> None:
+        for sql in (
+            "SELECT LENGTH(repeat('x', 4000000000))",
+            f"SELECT repeat('x', 100000000) FROM {ACCOUNT}",
+            "SELECT * FROM range(1000000000) ORDER BY random()",
+        ):
+            failed, text = await call(client, "queryData", query=sql)
+            assert failed
+            assert "Memory" in text or "longer than" in text
+            assert (await query(client, "SELECT 1"))["rows"] == [[1]]
+
+    in_session(endpoint, READ, body)
+
+
+def test_a_session_outlives_its_engine(endpoint: EndpointProcess) -> None:
+    async def body(client: Client) -> None:
+        sql = f"INSERT INTO {QUEUE} (ACCOUNT_NAME) VALUES ('kept')"
+        assert (await call(client, "execute_insert", query=sql))[0] is False
+        before = (await asyncio.to_thread(health, endpoint))["engines"]["work"]
+        os.kill(before["pid"], signal.SIGKILL)
+        assert (await query(client, f"SELECT ACCOUNT_NAME FROM {QUEUE}"))["rows"] == [["kept"]]
+        after = (await asyncio.to_thread(health, endpoint))["engines"]["work"]
+        assert after["restarts"] == before["restarts"] + 1
+        assert after["pid"] != before["pid"]
+
+    fresh(endpoint)
+    in_session(endpoint, WRITE, body)
+
+
+def test_an_abandoned_call_is_stopped_and_its_write_undone(endpoint: EndpointProcess) -> None:
+    heavy = f"INSERT INTO {QUEUE} (ACCOUNT_NAME) SELECT CAST(SUM(a.range) AS VARCHAR) FROM range(100000000000) a"
+
+    async def body(client: Client) -> None:
+        with pytest.raises(MCPError, match="timed out"):
+            await client.call_tool("execute_insert", {"query": heavy}, read_timeout_seconds=0.3)
+        failed, text = await call(client, "execute_insert", query=f"INSERT INTO {QUEUE} (ACCOUNT_NAME) VALUES ('next')")
+        assert not failed, text
+
+    fresh(endpoint)
+    in_session(endpoint, WRITE, body)
+    assert rows(endpoint, f"SELECT ACCOUNT_NAME FROM {QUEUE}") == [["next"]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_engines_know_nothing_of_the_user(endpoint: EndpointProcess) -> None:
+    for engine in health(endpoint)["engines"].values():
+        process = Path(f"/proc/{engine['pid']}")
+        environment = dict(item.split("=", 1) for item in (process / "environ").read_text().split("\0") if "=" in item)
+        assert set(environment) == {"HOME", "LANG", "MALLOC_ARENA_MAX", "PATH", "PYTHONPATH", "TMPDIR"}
+        everything = (process / "environ").read_text() + (process / "cmdline").read_text()
+        assert endpoint.password not in everything
+        assert endpoint.control_token not in everything
+        home = Path(os.readlink(process / "cwd"))
+        assert home.name.endswith("-engine")
+        assert list(home.iterdir()) == []
+        limits = (process / "limits").read_text()
+        assert (
+            "unlimited" not in next(line for line in limits.splitlines() if line.startswith("Max address space"))[:45]
+        )
+
+
+# --- the supervisor ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("template")
+    headers = {}
+    for name in FILES:
+        with (ROOT / "data" / name).open(encoding="utf-8", newline="") as handle:
+            headers[name] = next(csv.reader(handle))
+    build_template(ROOT / "data", folder, headers)
+    return folder
+
+
+def order(sql: str, *allowed: str) -> dict[str, Any]:
+    return {"sql": sql, "allowed": list(allowed or ("select",)), "max_rows": 10_000, "max_bytes": 1 << 20}
+
+
+def insert(value: str) -> dict[str, Any]:
+    return order(f"INSERT INTO {QUEUE} (ACCOUNT_NAME) VALUES ('{value}')", "insert")
+
+
+def supervised(template: Path, home: Path, body: Callable[[EngineProcess], Awaitable[None]], **settings: Any) -> None:
+    """Run `body` with an engine on a copy of the template."""
+
+    async def main() -> None:
+        work = copied(template, home / "first")
+        engine = EngineProcess(EngineSettings(**settings), home / "engine", name="test", read_only=False)
+        try:
+            await engine.start()
+            await engine.open(work)
+            await body(engine)
+        finally:
+            await engine.close()
+        assert engine.pid is None
+
+    asyncio.run(asyncio.wait_for(main(), 90))
+
+
+def copied(template: Path, folder: Path) -> Path:
+    folder.mkdir()
+    for path in template.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+async def queue(engine: EngineProcess) -> list[Any]:
+    answer = await engine.run(order(f"SELECT ACCOUNT_NAME FROM {QUEUE} ORDER BY ID"))
+    return [row[0] for row in answer["rows"]]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        await asyncio.sleep(0.01)
+
+
+#: Long enough for a kill to hit it, and it ends by itself.
+BUSY = "SELECT COUNT(*) AS n FROM range(8000) a, range(50000) b WHERE a.range * b.range % 7 = 3"
+_RESIDUES = [len(range(r, 8_000, 7)) for r in range(7)], [len(range(r, 50_000, 7)) for r in range(7)]
+BUSY_ANSWER = sum(_RESIDUES[0][a] * _RESIDUES[1][b] for a in range(7) for b in range(7) if a * b % 7 == 3)
+
+
+def test_a_statement_that_does_not_listen_costs_the_process_but_nobody_else(template: Path, tmp_path: Path) -> None:
+    deaf = "SELECT " + "1+" * 90_000 + "1"  # its reading takes many seconds and hears no interrupt
+
+    async def body(engine: EngineProcess) -> None:
+        pid = engine.pid
+        guilty = asyncio.ensure_future(engine.run(order(deaf)))
+        answers = []
+        while not guilty.done():
+            answers.append((await engine.run(order("SELECT 1")))["rows"])
+        with pytest.raises(EngineFailure, match="did not stop when told to") as caught:
+            await guilty
+        assert caught.value.code == "timeout"
+        assert set(map(str, answers)) == {"[[1]]"}
+        assert (await engine.run(order(f"SELECT COUNT(*) FROM {ACCOUNT}")))["rows"] == [[1_200]]
+        assert engine.restarts == 1
+        assert engine.pid != pid
+
+    supervised(template, tmp_path, body, statement_timeout_s=0.5, kill_grace_s=0.3)
+
+
+def test_a_read_in_flight_is_repeated_when_the_process_dies(template: Path, tmp_path: Path) -> None:
+    async def body(engine: EngineProcess) -> None:
+        first = engine.pid
+        assert first is not None
+        reading = asyncio.ensure_future(engine.run(order(BUSY)))
+        await asyncio.sleep(0.2)
+        assert not reading.done()
+        os.kill(first, signal.SIGKILL)
+        assert (await reading)["rows"] == [[BUSY_ANSWER]]
+        assert (engine.restarts, engine.pid != first) == (1, True)
+
+    supervised(template, tmp_path, body)
+
+
+def test_a_write_in_flight_happens_exactly_once(template: Path, tmp_path: Path) -> None:
+    slow_insert = f"INSERT INTO {QUEUE} (ACCOUNT_NAME) SELECT CAST(n AS VARCHAR) FROM ({BUSY}) x"
+
+    async def body(engine: EngineProcess) -> None:
+        await engine.run(insert("before"))
+        first = engine.pid
+        assert first is not None
+        writing = asyncio.ensure_future(engine.run(order(slow_insert, "insert")))
+        await asyncio.sleep(0.2)
+        assert not writing.done()
+        os.kill(first, signal.SIGKILL)
+        assert (await writing)["affected"] == 1
+        assert await queue(engine) == ["before", str(BUSY_ANSWER)]
+
+    supervised(template, tmp_path, body)
+
+
+def test_a_statement_that_kills_every_process_is_found_out(template: Path, tmp_path: Path) -> None:
+    async def body(engine: EngineProcess) -> None:
+        killing = asyncio.ensure_future(engine.run(order(SLOW)))
+        killed = set()
+        for _ in range(2):
+            await until(lambda: engine.pid is not None and engine.pid not in killed)
+            pid = engine.pid
+            assert pid is not None
+            await asyncio.sleep(0.2)
+            killed.add(pid)
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(EngineFailure, match="ended the SQL engine process"):
+            await killing
+        assert (await engine.run(order("SELECT 1")))["rows"] == [[1]]
+
+    supervised(template, tmp_path, body, statement_timeout_s=60)
+
+
+def test_a_cancelled_statement_is_stopped(template: Path, tmp_path: Path) -> None:
+    heavy = f"INSERT INTO {QUEUE} (ACCOUNT_NAME) SELECT CAST(COUNT(*) AS VARCHAR) FROM range(100000000000)"
+
+    async def body(engine: EngineProcess) -> None:
+        for sql in (order(SLOW), order(heavy, "insert")):
+            running = asyncio.ensure_future(engine.run(sql))
+            await asyncio.sleep(0.2)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        await engine.run(insert("after"))  # writes go one after the other: the heavy one has ended
+        assert await queue(engine) == ["after"]
+        assert engine.restarts == 0
+
+    supervised(template, tmp_path, body, statement_timeout_s=60)
+
+
+def test_nothing_sent_before_a_replacement_reaches_the_new_database(template: Path, tmp_path: Path) -> None:
+    async def body(engine: EngineProcess) -> None:
+        await engine.run(insert("old"))
+        running = asyncio.ensure_future(engine.run(order(SLOW)))
+        await asyncio.sleep(0.1)
+        waiting = asyncio.ensure_future(engine.run(insert("late")))  # the only place is taken
+        await asyncio.sleep(0.1)
+        started = time.monotonic()
+        await engine.open(copied(template, tmp_path / "second"))
+        assert time.monotonic() - started < 20
+        for task in (running, waiting):
+            with pytest.raises(EngineFailure, match="replaced") as caught:
+                await task
+            assert caught.value.code == "interrupted"
+        assert await queue(engine) == []
+        assert engine.restarts == 0
+        await engine.run(insert("new"))
+        assert await queue(engine) == ["new"]
+
+    supervised(template, tmp_path, body, statement_timeout_s=60, workers=1)
+
+
+def test_a_replacement_does_not_wait_for_a_deaf_statement(template: Path, tmp_path: Path) -> None:
+    deaf = "SELECT " + "1+" * 90_000 + "1"
+
+    async def body(engine: EngineProcess) -> None:
+        running = asyncio.ensure_future(engine.run(order(deaf)))
+        await asyncio.sleep(0.2)
+        await engine.open(copied(template, tmp_path / "second"))
+        with pytest.raises(EngineFailure, match="replaced"):
+            await running
+        assert await queue(engine) == []
+        assert engine.restarts == 1
+
+    supervised(template, tmp_path, body, statement_timeout_s=60, kill_grace_s=0.3)
+
+
+def test_committed_rows_survive_a_killed_process(template: Path, tmp_path: Path) -> None:
+    async def body(engine: EngineProcess) -> None:
+        for number in range(5):
+            await engine.run(insert(str(number)))
+            assert engine.pid is not None
+            os.kill(engine.pid, signal.SIGKILL)
+            assert await queue(engine) == [str(n) for n in range(number + 1)]
+        assert engine.restarts == 5
+
+    supervised(template, tmp_path, body)
+
+
+def test_a_folder_that_cannot_be_opened(template: Path, tmp_path: Path) -> None:
+    async def body(engine: EngineProcess) -> None:
+        empty = tmp_path / "empty"
+        empty.mkdir()
+        (empty / "CRM_System.duckdb").write_bytes(b"no database" * 1_000)
+        with pytest.raises(EngineFailure):
+            await engine.open(empty)
+        await engine.open(copied(template, tmp_path / "second"))
+        assert await queue(engine) == []
+
+    supervised(template, tmp_path, body)
