@@ -48,7 +48,7 @@ def test_context_is_what_makes_the_careful_agent_right(careful: Path):
             assert int(row["search_context_calls"]) > 0
         else:
             assert row["success"] == "False", row["task"]
-            assert row["search_context_calls"] == "0"
+            assert row["search_context_calls"] == ""  # not offered
 
 
 def test_records_hold_what_the_contract_lists_and_no_secret(careful: Path):
