@@ -156,7 +156,7 @@ def test_a_password_from_the_environment_is_not_printed(run: Callable[..., Serve
 
 def test_a_statement_in_flight_does_not_hold_the_end_up(run: Callable[..., Served], small: Path) -> None:
     served = run("--data", str(small), environment={"CTXBENCH_PASSWORD": "p"})
-    helper = subprocess.Popen(
+    asking = subprocess.Popen(
         [sys.executable, "-c", "import httpx2, sys; httpx2.post(sys.argv[1], json={'query': 'SELECT COUNT(*) FROM "
          "range(1000000000000)'}, auth=('ctxbench', 'p'), timeout=60)", f"{served.url}/api/query"],
         stderr=subprocess.DEVNULL,
@@ -169,8 +169,8 @@ def test_a_statement_in_flight_does_not_hold_the_end_up(run: Callable[..., Serve
         assert time.monotonic() - started < 10
         assert list(served.temporary.iterdir()) == []
     finally:
-        helper.kill()
-        helper.wait()
+        asking.kill()
+        asking.wait()
 
 
 @pytest.mark.parametrize(
@@ -312,12 +312,16 @@ def test_it_ends_with_the_process_that_started_it(small: Path, tmp_path: Path) -
 
 
 @LINUX
-def test_engines_end_with_a_killed_server(small: Path) -> None:
+def test_engines_end_with_a_killed_server_and_clean_up(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     endpoint = start_endpoint(data=small, context=CONTEXT, isolate_reads=True)
     engines = children(endpoint.pid)
     os.kill(endpoint.pid, signal.SIGKILL)
     until_gone(engines)
     endpoint.stop()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ready_json_needs_its_credentials() -> None:

@@ -62,9 +62,11 @@ def run(args: argparse.Namespace) -> int:
 
         layout = find_layout()
         data, context = data or layout.data, context or layout.context
+    from pytest_ctxbench.local.schema import HOME_PREFIX
+
     password, control, made_up = _credentials(args)
     listener = _listen(args.port)
-    home = Path(tempfile.mkdtemp(prefix="ctxbench-serve-"))
+    home = Path(tempfile.mkdtemp(prefix=HOME_PREFIX))
     try:
         return asyncio.run(_serve(args, data, context, home, listener, password, control, made_up))
     finally:

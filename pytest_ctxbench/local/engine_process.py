@@ -16,6 +16,7 @@ import contextlib
 import logging
 import os
 import resource
+import shutil
 import socket
 import sys
 import threading
@@ -26,6 +27,7 @@ from typing import Any
 
 from .engine import Engine, EngineError, EngineLimits, Running
 from .frames import pack, receive_frame
+from .schema import HOME_PREFIX
 
 __all__ = ["main"]
 
@@ -73,7 +75,11 @@ class _Service:
                 self._pool.submit(self._answer, request)
             else:
                 self._answer(request)
-        os._exit(0)  # the server is gone; statements that do not listen must not keep the process
+        # the server ends its engines itself, so this one was killed and could not clean up after itself
+        home = Path.cwd().parent
+        if home.name.startswith(HOME_PREFIX):
+            shutil.rmtree(home, ignore_errors=True)
+        os._exit(0)  # statements that do not listen must not keep the process
 
     def _send(self, message: dict[str, Any]) -> None:
         data = pack(message)

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from pytest_ctxbench.dataset import KINDS, REQUIRED
 
-__all__ = ["CATALOGS", "TABLES", "Column", "Table", "database_files", "tables_for"]
+__all__ = ["CATALOGS", "HOME_PREFIX", "TABLES", "Column", "Table", "database_files", "tables_for"]
+
+#: What the folder of a server's databases is called, in the system's folder for temporary files.
+HOME_PREFIX = "ctxbench-serve-"
 
 CATALOGS = ("CRM_System", "Warehouse_System", "ITSM_System")
 
