@@ -43,8 +43,8 @@ def correct(early_config: Any, args: list[str]) -> None:
         early_config._configure_python_path()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise pytest.UsageError(
-            f"pytest took the value of an option for a test path ({type(error).__name__}); write the options of ctxbench "
-            "with an equals sign, as --ctx-out=DIR"
+            f"pytest took the value of an option for a test path ({type(error).__name__}); "
+            "write the options of ctxbench with an equals sign, as --ctx-out=DIR"
         ) from None
     addopts = early_config.getini("addopts")
     if addopts and not hasattr(early_config, "workerinput"):
