@@ -287,7 +287,11 @@ class _Reader:
         texts = {}
         for key in ("prompt", "system"):
             file = self._file(config, entry.get(key), f"{where}.{key}")
-            texts[key] = file.read_text(encoding="utf-8")
+            try:
+                texts[key] = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else f"cannot be read ({error.strerror})"
+                raise self.fail(f"{where}.{key}", f"the file {file} {why}") from None
             if not texts[key].strip():
                 raise self.fail(f"{where}.{key}", f"the file {file} is empty")
         golden = self.layout.goldens / self.text(entry.get("golden"), f"{where}.golden")

@@ -24,6 +24,7 @@ def dry_run(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[str]
 
 def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[str], bool]:
     bench, settings = session.bench, session.settings
+    _ = session.context  # rubric, goldens and context entries are read, so that what is wrong with them shows now
     done = {p.key for p in planned if session.finished(p) is not None}
     models = list({p.model.id: p for p in planned}.values())
     tasks = list(dict.fromkeys(p.key.task for p in planned))

@@ -8,7 +8,9 @@ missing key as unknown (None), so older records stay readable.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "CONDITIONS",
@@ -20,6 +22,7 @@ __all__ = [
     "Selection",
     "item_slug",
     "safe_id",
+    "shape_problem",
     "unsafe_id",
 ]
 
@@ -43,6 +46,60 @@ RECORD_FIELDS = (
     "queue_rows", "source_integrity",
     "failure", "failure_detail", "score", "error", "error_class", "fingerprint", "fingerprint_parts",
 )  # fmt: skip
+
+
+_TEXT = (
+    "model", "label", "developer", "provider", "tier", "effort", "task", "condition", "endpoint", "toolset",
+    "started_at", "stop_reason", "effort_applied", "reasoning_mode", "resolved_model", "final_answer", "failure",
+    "failure_detail", "error", "error_class", "fingerprint",
+)  # fmt: skip
+_NUMBERS = (
+    "run", "attempt", "wall_s", "uncached_input", "cached_input", "cache_write", "output", "reasoning", "raw_total",
+    "tool_calls", "turns", "turn_cap", "model_time_s", "model_retries", "model_retry_backoff_s", "mcp_time_s",
+    "mcp_retries", "mcp_probe_ms", "temperature_requested", "temperature_applied", "thinking_chars",
+    "max_tokens_applied", "cost_usd",
+)  # fmt: skip
+_TRUTHS = ("reference", "usage_incomplete", "hit_turn_cap")
+_TEXT_LISTS = ("tools_listed", "dropped_parameters", "flags")
+_MAPPING_LISTS = ("trace", "turn_times", "queue_rows")
+_MAPPINGS = ("source_integrity", "fingerprint_parts", "score", "price_per_mtok")
+
+
+def shape_problem(record: Mapping[str, Any]) -> str | None:
+    """What is wrong with the types of a record's fields, None when they are as `RECORD_FIELDS` says.
+
+    Every field may be missing or None (unknown); what is there must be usable, so that a file that was edited or
+    damaged never reaches a score or a table.
+    """
+    for name, value in record.items():
+        if value is None:
+            continue
+        if name in _TEXT and not isinstance(value, str):
+            return f"{name} is not text"
+        if name in _NUMBERS and (
+            isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15
+        ):
+            return f"{name} is not a number"
+        if name in _TRUTHS and not isinstance(value, bool):
+            return f"{name} is not true or false"
+        if name in _TEXT_LISTS and not (isinstance(value, list) and all(isinstance(v, str) for v in value)):
+            return f"{name} is not a list of text"
+        if name in _MAPPING_LISTS and not (isinstance(value, list) and all(isinstance(v, dict) for v in value)):
+            return f"{name} is not a list of objects"
+        if name in _MAPPINGS and not isinstance(value, dict):
+            return f"{name} is not an object"
+    if record.get("failure") not in (None, *FAILURES):
+        return f"failure is none of {', '.join(FAILURES)}"
+    for call in record.get("trace") or ():
+        seconds = call.get("mcp_s")
+        if not isinstance(call.get("tool"), str) or isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            return "trace holds a call without tool or mcp_s"
+    for counts in (record.get("source_integrity") or {}).values():
+        if counts is not None and not (
+            isinstance(counts, dict) and all(isinstance(n, int) and not isinstance(n, bool) for n in counts.values())
+        ):
+            return "source_integrity is not a table of row counts"
+    return None
 
 
 def safe_id(text: str) -> str:

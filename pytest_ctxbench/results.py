@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from .errors import HarnessError
+from .errors import ConfigError, HarnessError
 from .plan import PlannedRun
 from .records import RunKey
 from .runner import score_record
@@ -29,7 +29,10 @@ def write_results(session: BenchSession, planned: list[PlannedRun], skipped: dic
     norm = timing.norm_times(records)
     rows = []
     for record in records:
-        row = aggregate.flatten(record, score_record(record, session.context))
+        try:
+            row = aggregate.flatten(record, score_record(record, session.context))
+        except ConfigError as error:
+            raise ConfigError(f"the record {_stem(record)}: {error}") from None
         row["norm_time_s"] = norm.get(_stem(record))
         row["earlier_attempts_cost_usd"] = session.store.earlier_cost(record)
         rows.append(row)

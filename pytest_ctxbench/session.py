@@ -30,7 +30,7 @@ from .plan import Plan, PlannedRun, build_plan
 from .record_view import RunResult
 from .records import RunKey, item_slug
 from .services import LocalSecrets, LocalServices, Services, live_services, wait_for_services
-from .store import RecordStore
+from .store import RecordStore, process_is_alive
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -82,7 +82,7 @@ class BenchSession:
         self._began = False
         self._goldens: dict[str, Sequence[dict[str, str]]] = {}
         if worker is None:
-            self.folder = Path(tempfile.mkdtemp(prefix="ctxbench-"))
+            self.folder = Path(tempfile.mkdtemp(prefix=f"ctxbench-{os.getpid()}-"))
             self.secrets = LocalSecrets.new()
         else:
             given = json.loads(worker["ctxbench"])
@@ -147,6 +147,7 @@ class BenchSession:
         try:
             self._take_lock()
             self.store.sweep()
+            sweep_folders(Path(tempfile.gettempdir()))
             self._set_aside_or_refuse(planned)
         except CtxbenchError as error:
             raise pytest.UsageError(str(error)) from None
@@ -416,6 +417,10 @@ class BenchSession:
         except CtxbenchError as error:
             self._lines.append(f"the results could not be written: {error}")
             self._failed_check = True
+        except Exception as error:
+            # Records are on disk; a fault of ours here must not take pytest's own report with it.
+            self._lines.append(f"the results could not be written: unexpected {type(error).__name__}: {error}")
+            self._failed_check = True
         if (self._failed_check or self._not_run()) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -450,6 +455,14 @@ class BenchSession:
         if self._lock is not None:
             self._lock.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def sweep_folders(temporary: Path) -> None:
+    """Remove the private folders of sessions that were killed. Those of living ones are named by their process."""
+    for folder in temporary.glob("ctxbench-*-*"):
+        match = re.fullmatch(r"ctxbench-(\d+)-\w+", folder.name)
+        if match and not process_is_alive(int(match.group(1))):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _worth_another_try(error: BaseException) -> bool:

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError, HarnessError
-from .records import SCHEMA_VERSION, RunKey
+from .records import SCHEMA_VERSION, RunKey, shape_problem
 
-__all__ = ["RecordStore", "write_atomically"]
+__all__ = ["RecordStore", "key_of", "process_is_alive", "write_atomically"]
 
 _KEY_FIELDS = ("model", "effort", "task", "condition", "run")
 
@@ -94,12 +94,12 @@ class RecordStore:
         record: Any = None
         try:
             record = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             problem = "is empty" if not raw.strip() else "is not one whole JSON document"
         if problem is None:
             if not isinstance(record, dict) or any(f not in record for f in (*_KEY_FIELDS, "schema_version")):
                 problem = "lacks the fields of a record"
-            elif not isinstance(record["schema_version"], int) or record["schema_version"] > SCHEMA_VERSION:
+            elif isinstance(record["schema_version"], int) and record["schema_version"] > SCHEMA_VERSION:
                 raise ConfigError(
                     f"{path}: was written by a newer version (schema {record['schema_version']!r}, this one knows "
                     f"{SCHEMA_VERSION}); update pytest-ctxbench or use another --ctx-out"
@@ -108,6 +108,10 @@ class RecordStore:
                 own = key_of(record)
                 if own is None or f"{own.stem}.json" != path.name or (key is not None and own != key):
                     problem = "holds the record of another run"
+                elif not isinstance(record["schema_version"], int):
+                    problem = "cannot be used: schema_version is not a number"
+                elif (shape := shape_problem(record)) is not None:
+                    problem = f"cannot be used: {shape}"
         if problem is None:
             return record  # type: ignore[no-any-return]
         aside = path.with_name(path.name + ".corrupt")
@@ -171,11 +175,12 @@ class RecordStore:
         for folder in (self.runs, self.out / "transcripts", self.out):
             for path in folder.glob(".*.tmp") if folder.is_dir() else ():
                 match = re.fullmatch(r"\..+\.(\d+)\.[0-9a-f]{8}\.tmp", path.name)
-                if match and not _alive(int(match.group(1))):
+                if match and not process_is_alive(int(match.group(1))):
                     path.unlink(missing_ok=True)
 
 
-def _alive(pid: int) -> bool:
+def process_is_alive(pid: int) -> bool:
+    """Whether a process of this number runs here, whoever owns it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -140,6 +140,12 @@ def test_a_missing_and_a_non_utf8_file(project: Path):
         read(project)
 
 
+def test_a_prompt_that_is_no_text(project: Path):
+    (project / "config" / "prompt_r1.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"tasks\.r1\.prompt: the file .* is not UTF-8"):
+        read(project)
+
+
 def test_extends_replaces_whole_keys_and_refuses_loops(project: Path):
     other = project / "config" / "few.yaml"
     other.write_text("extends: models.yaml\nplan: {tasks: [r1], conditions: [baseline], runs: 2}\n")

@@ -55,6 +55,32 @@ def test_damaged_records_are_set_aside(tmp_path: Path, content: bytes, problem: 
     assert len(store.warnings) == 1
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cost_usd", "abc"), ("cost_usd", 10**400), ("turns", []), ("tool_calls", True), ("final_answer", 5),
+        ("trace", {"a": 1}), ("trace", [1, None]), ("trace", [{"tool": "x"}]), ("turn_times", 5), ("queue_rows", "x"),
+        ("queue_rows", [1, None]), ("source_integrity", [1]), ("source_integrity", {"before": {"x": "y"}}),
+        ("flags", 7), ("temperature_applied", {"a": 1}), ("fingerprint_parts", [1]), ("error", 0), ("failure", "bored"),
+        ("hit_turn_cap", "no"), ("schema_version", "1"),
+    ],
+)  # fmt: skip
+def test_fields_of_a_wrong_type_set_the_record_aside(tmp_path: Path, field: str, value: object):
+    store = RecordStore(tmp_path)
+    store.runs.mkdir()
+    store.path(KEY).write_text(json.dumps({**record(), field: value}))
+    assert store.load(KEY) is None
+    assert field in store.warnings[0]
+    assert store.path(KEY).with_name(store.path(KEY).name + ".corrupt").exists()
+
+
+def test_deep_nesting_is_a_damaged_record(tmp_path: Path):
+    store = RecordStore(tmp_path)
+    store.runs.mkdir()
+    store.path(KEY).write_text("[" * 100_000)
+    assert store.load(KEY) is None
+
+
 def test_a_second_damaged_record_does_not_replace_the_first(tmp_path: Path):
     store = RecordStore(tmp_path)
     store.runs.mkdir()
