@@ -374,6 +374,9 @@ class _Reader:
         for flag in ("stream", "reference"):
             if not isinstance(entry.get(flag, False), bool):
                 raise self.fail(f"{where}.{flag}", f"must be true or false; it is {entry[flag]!r}")
+        base_url = entry.get("base_url", service.base_url if service else None)
+        if base_url is not None and "@" in str(base_url).split("://", 1)[-1].split("/", 1)[0]:
+            raise self.fail(f"{where}.base_url", "must hold no credentials; name their variable as key_env")
         return Model(
             id=model_id,
             label=self.text(entry.get("label"), f"{where}.label"),
@@ -385,7 +388,7 @@ class _Reader:
             effort_levels=levels,
             service=service.name if service else "",
             key_env=entry.get("key_env", service.key_env if service else None),
-            base_url=entry.get("base_url", service.base_url if service else None),
+            base_url=None if base_url is None else self.text(base_url, f"{where}.base_url"),
             max_tokens=self.whole(entry.get("max_tokens", 16_384), f"{where}.max_tokens"),
             stream=entry.get("stream", False),
             temperature=None if temperature is None else self.amount(temperature, f"{where}.temperature"),

@@ -37,7 +37,7 @@ def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[
         f"roster: {bench.path}; turn cap {bench.limits.turn_cap}; budget ${settings.budget_usd:.2f}",
         "golden rows: " + ", ".join(f"{t} {len(session.golden(t))}" for t in tasks),
         "",
-        f"{'model':<36} {'effort':<8} {'service':<14} {'done':>5} {'pending':>8}  price in / cached / out",
+        f"{'model':<36} {'effort':<8} {'service':<14} {'done':>5} {'pending':>8}  USD per Mtok: in / cached / out",
     ]
     for first in models:
         own = [p for p in planned if p.model.id == first.model.id]

@@ -92,9 +92,9 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def is_enabled(config: pytest.Config) -> bool:
-    """Whether this project uses the benchmark: an option is given, or `ctx_config` stands in its pytest settings."""
+    """Whether this project uses the benchmark: an option is given, or stands in its pytest settings."""
     given = any(getattr(config.option, "ctx_" + option.name, None) for option in OPTIONS)
-    return given or bool(config.getini("ctx_config"))
+    return given or any(config.getini(option.ini) for option in OPTIONS)
 
 
 def resolve(config: pytest.Config) -> Settings:
@@ -149,6 +149,9 @@ def resolve(config: pytest.Config) -> Settings:
 def _value(config: pytest.Config, option: _Option) -> Any:
     value = config.getoption("ctx_" + option.name)
     source = option.flag
+    if value == "" or (isinstance(value, list) and "" in value):
+        # An unset shell variable must never turn into "everything".
+        raise ConfigError(f"{option.flag}: the value is empty; give one or leave the option out")
     if value in (None, False, []):
         value, source = config.getini(option.ini), f"ini {option.ini}"
     if value in (None, "", [], False):
@@ -182,7 +185,9 @@ def read_env(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read as text ({type(error).__name__})") from None
+            raise ConfigError(
+                f"{path}: cannot be read ({type(error).__name__}); it must be a UTF-8 text file"
+            ) from None
         for number, line in enumerate(lines, 1):
             stripped = line.strip()
             if not stripped or stripped.startswith("#"):

@@ -76,7 +76,7 @@ def _what_is_left(session: BenchSession, planned: list[PlannedRun], skipped: dic
         if reason is None:
             record = session.store.load(run.key)
             reason = f"ended in an error ({record['error_class']})" if record is not None else "did not run"
-        elif "budget" in reason:
+        elif "budget of $" in reason:
             reason = f"left pending: the budget of ${session.settings.budget_usd:.2f} does not reach for them"
         pending.setdefault(reason, []).append(f"{run.key.task} {run.key.item_id}")
     for reason, count in keyless.items():

@@ -45,6 +45,9 @@ BENCH_SESSION: pytest.StashKey[BenchSession] = pytest.StashKey()
 RUN: pytest.StashKey[PlannedRun] = pytest.StashKey()
 RECORD: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
 
+#: Bytes that must be free before a run starts: a long transcript and its record.
+ROOM_FOR_A_RUN = 8 << 20
+
 #: Times that a run which ended in a harness error is tried again, unless `--reruns` says otherwise.
 DEFAULT_RERUNS = 1
 
@@ -80,6 +83,8 @@ class BenchSession:
         self._lines: list[str] = []
         self._failed_check = False
         self._began = False
+        self._from_records = 0
+        self._measured = 0
         self._goldens: dict[str, Sequence[dict[str, str]]] = {}
         if worker is None:
             self.folder = Path(tempfile.mkdtemp(prefix=f"ctxbench-{os.getpid()}-"))
@@ -112,6 +117,20 @@ class BenchSession:
         metafunc.fixturenames.append("ctx_key")
         metafunc.parametrize("ctx_key", runs, ids=[r.key.item_id for r in runs])
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pycollect_makeitem(self) -> Any:
+        """Without pytest's placeholder item for a task of which nothing is selected."""
+        result = yield
+        if isinstance(result, list):
+            result = [i for i in result if not isinstance(i, pytest.Function) or self._is_wanted(i)]
+        return result
+
+    @staticmethod
+    def _is_wanted(item: pytest.Function) -> bool:
+        if item.get_closest_marker("ctxbench") is None:
+            return True
+        return hasattr(item, "callspec") and isinstance(item.callspec.params.get("ctx_key"), PlannedRun)
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         mine: list[tuple[int, pytest.Item]] = []
@@ -121,9 +140,8 @@ class BenchSession:
             if item.get_closest_marker("ctxbench") is None:
                 others.append(item)
                 continue
-            planned = item.callspec.params.get("ctx_key") if hasattr(item, "callspec") else None
-            if not isinstance(planned, PlannedRun):
-                continue  # a task with no planned run: pytest's placeholder for an empty parameter set
+            assert isinstance(item, pytest.Function)
+            planned: PlannedRun = item.callspec.params["ctx_key"]  # type: ignore[assignment]
             item.stash[RUN] = planned
             mine.append((planned.order, item))
             # Replaces whatever --reruns or a marker says: repeating a wrong run until it is right would be cheating.
@@ -143,14 +161,16 @@ class BenchSession:
         self._planned = planned
         if not planned:
             return
-        self._began = True
         try:
+            _ = self.context  # rubric, goldens, entries: what is wrong with them is one line now, not one per run
             self._take_lock()
             self.store.sweep()
             sweep_folders(Path(tempfile.gettempdir()))
             self._set_aside_or_refuse(planned)
         except CtxbenchError as error:
             raise pytest.UsageError(str(error)) from None
+        self._began = True
+        self._from_records = sum(self.finished(p) is not None for p in planned)
 
     def _take_lock(self) -> None:
         try:
@@ -267,6 +287,9 @@ class BenchSession:
         model = planned.model
         if model.key_env and not self.settings.env.get(model.key_env):
             pytest.skip(f"{model.key_env} is not set")
+        full = self.folder / "disk"
+        if full.exists() or shutil.disk_usage(self.settings.out).free < ROOM_FOR_A_RUN:
+            pytest.skip(f"left pending: no room in {self.settings.out}")
         stopped = self.folder / f"stopped-{item_slug(model.id)}"
         if stopped.exists():
             pytest.skip(f"left pending: {model.id} cannot be used: {stopped.read_text(encoding='utf-8')}")
@@ -284,7 +307,12 @@ class BenchSession:
             record, transcript = executor.run(planned, session, verifier, key, attempt)
         except BudgetExhausted as error:
             pytest.skip(f"left pending: {error}")
-        self.store.save(planned.key, record, transcript)
+        try:
+            self.store.save(planned.key, record, transcript)
+        except HarnessError:
+            # What cannot be stored is lost, and paid for: no further run starts.
+            (self.folder / "disk").touch()
+            raise
         item.stash[RECORD] = record
         if record["error"] is not None:
             if record["stops_model"]:
@@ -325,6 +353,7 @@ class BenchSession:
         record = getattr(report, "ctxbench_record", None)
         rerun = str(report.outcome) == "rerun"  # an outcome that pytest's own types do not know
         if record is not None and not rerun:
+            self._measured += 1
             self.config.hook.pytest_ctxbench_record(record=json.loads(record), config=self.config)
         if report.skipped and isinstance(report.longrepr, tuple):
             self._skipped[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
@@ -414,6 +443,10 @@ class BenchSession:
         try:
             # A broken file or a full disk must not take the session's other output with it.
             self._lines += write_results(self, self._planned, self._skipped_runs())
+            self._lines.append(
+                f"this session: {self._measured} runs measured, {self._from_records} reported from earlier records, "
+                f"${self.budget.spent():.4f} spent"
+            )
         except CtxbenchError as error:
             self._lines.append(f"the results could not be written: {error}")
             self._failed_check = True
@@ -437,9 +470,15 @@ class BenchSession:
             if self.finished(p) is None and (p.key not in skipped or skipped[p.key].startswith("left pending"))
         ]
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if not self.is_main:
-            return
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Any:
+        """Behind pytest's own summary: what the session found is the last thing on the screen."""
+        result = yield
+        if self.is_main:
+            self._print(terminalreporter)
+        return result
+
+    def _print(self, terminalreporter: Any) -> None:
         for warning in self.store.warnings:
             terminalreporter.write_line(f"ctxbench: {warning}", yellow=True)
         if self._lines:

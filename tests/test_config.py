@@ -108,6 +108,7 @@ SOL += "price: {input: 2, cached_input: 0.20, output: 10}}"
         (SOL, SOL.replace("cached_input: 0.20, ", ""), "price.cached_input: is missing"),
         (SOL, SOL.replace("input: 2,", "input: two,"), "price.input: must be a number of at least 0; it is 'two'"),
         (SOL, SOL.replace("service: openai", "service: opnai"), "'opnai' is not in services"),
+        (SOL, SOL.replace("}}", "}, base_url: 'http://u:sk-1@h/v1'}"), "base_url: must hold no credentials"),
         (SOL, SOL.replace("tier: frontier", "tier: best"), "tier: must be one of"),
         (SOL, SOL.replace("label: GPT-6 Sol", "lable: GPT-6 Sol"), "lable: unknown key"),
         ("  runs: 5", "  runs: many", "plan.runs: must be a whole number"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -262,8 +263,10 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 def run_pytest(project: Path, *arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "pytest", "tests/test_goldens.py", "-q", "-p", "no:cacheprovider"]
     plain = ["-p", "no:ctxbench", "-p", "no:xdist", "-p", "no:rerunfailures"]
+    # A worker of an outer xdist session must not make the inner one believe that it is one too.
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     done = subprocess.run(
-        [*command, *plain, *arguments], cwd=project, capture_output=True, text=True, timeout=120, check=False
+        [*command, *plain, *arguments], cwd=project, env=env, capture_output=True, text=True, timeout=120, check=False
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -73,6 +73,11 @@ def test_a_node_id_selects_its_run():
     assert items == [NODE.format(task="r2", rest="gpt-6-sol-medium-baseline-run3")]
 
 
+def test_nothing_is_collected_for_tasks_that_are_not_selected():
+    outcome = bench("--collect-only", "-q", "--ctx-task", "r1", "--ctx-model", "gpt-6-sol")
+    assert "10 tests collected" in outcome.out
+
+
 def test_ini_twins(tmp_path: Path):
     assert len(listed("-o", "ctx_model=gpt-6-sol", "-o", "ctx_task=r1", "-o", "ctx_runs=2")) == 4
     assert len(listed("-o", "ctx_runs=2", "--ctx-runs", "1")) == 162
@@ -84,6 +89,8 @@ def test_ini_twins(tmp_path: Path):
         (["--ctx-model", "gpt-6-soll"], "--ctx-model gpt-6-soll: is not in the roster; did you mean gpt-6-sol"),
         (["--ctx-task", "r3"], "--ctx-task r3"),
         (["--ctx-condition", "raw"], "--ctx-condition raw"),
+        (["--ctx-model", ""], "--ctx-model: the value is empty; give one or leave the option out"),
+        (["--ctx-budget="], "--ctx-budget: the value is empty"),
         (["--ctx-runs", "0"], "--ctx-runs 0: must be a whole number of at least 1"),
         (["--ctx-runs", "many"], "--ctx-runs many: must be a whole number of at least 1"),
         (["--ctx-budget", "-1"], "--ctx-budget -1: must be an amount in USD"),

@@ -29,7 +29,7 @@ SMALL = ("--ctx-local", "-q", "--ctx-runs", "1")
 #: Agents of every dialect, among them one that writes what it must not and one that meets faults.
 CREW = tuple(
     argument
-    for name in ("careful", "unlucky", "duplicating", "offtarget", "careful-xai", "careful-stream", "guessing")
+    for name in ("careful", "unlucky", "duplicating", "offtarget", "careful-xai", "guessing")
     for argument in ("--ctx-model", f"reference-{name}")
 )
 
@@ -100,6 +100,7 @@ def test_a_second_session_executes_nothing_and_gives_the_same_files(careful: Pat
     csvs = {n: (careful / n).read_bytes() for n in ("runs_raw.csv", "matrix.csv", "summary.md")}
     outcome = bench(*SMALL, "--ctx-model", CAREFUL, "--ctx-out", careful)
     assert outcome.counts() == {"passed": 3, "failed": 3}
+    assert "this session: 0 runs measured, 6 reported from earlier records, $0.0000 spent" in outcome.out
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in (careful / "runs").iterdir()} == before
     assert {n: (careful / n).read_bytes() for n in csvs} == csvs
 
@@ -123,6 +124,7 @@ def test_other_settings_are_refused_and_fresh_sets_aside(careful: Path, tmp_path
     assert outcome.status == 4
     assert "6 records were made under other settings (limits differ" in outcome.out + outcome.err
     assert "use another --ctx-out, or --ctx-fresh" in outcome.out + outcome.err
+    assert "records in" not in outcome.out, "a refused session reports nothing"
     assert "Traceback" not in outcome.out + outcome.err
     assert len(records(out)) == 6
     outcome = bench(*arguments, "--ctx-fresh")
@@ -195,9 +197,7 @@ def _descendants(group: int) -> list[str]:
     return [line for line in listing.splitlines()[1:] if int(line.split()[0]) == group and "defunct" not in line]
 
 
-@pytest.mark.parametrize(
-    ("number", "workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 2), (signal.SIGKILL, 0), (signal.SIGKILL, 2)]
-)
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 2), (signal.SIGKILL, 2)])
 def test_an_interrupted_session_is_resumed_to_the_same_csvs(
     everybody: Path, tmp_path: Path, number: signal.Signals, workers: int
 ):

@@ -7,5 +7,6 @@ from pytest_ctxbench.record_view import RunResult
 
 @pytest.mark.ctxbench(task="r2")
 def test_r2(ctx_record: RunResult) -> None:
-    assert ctx_record.failed_run is None, ctx_record.explanation
-    assert ctx_record.correctness >= ctx_record.needed, ctx_record.explanation
+    failed_run, correctness, needed = ctx_record.failed_run, ctx_record.correctness, ctx_record.needed
+    assert failed_run is None, ctx_record.explanation
+    assert correctness >= needed, ctx_record.explanation
