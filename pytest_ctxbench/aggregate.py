@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from .columns import MATRIX, MATRIX_KEY, RUNS_RAW
 from .errors import ConfigError
-from .records import CONDITIONS, FAILURES, TASKS
+from .records import CONDITIONS, FAILED_RUNS, TASKS
 from .scoring.numbers import round_half_up
 from .store import write_atomically
 
@@ -53,8 +53,6 @@ __all__ = [
 
 #: Design 4: the correctness that a read task's success takes, for tables without a `success` column.
 _READ_SUCCESS = 60.0
-#: Design 1: failed runs. `output_truncated` is only a flag.
-_FAILED_RUNS = frozenset(FAILURES) - {"output_truncated"}
 
 _READ_OUTCOMES = frozenset({"solved", "wrong_answer", "timeout", "no_answer"})
 _WRITE_OUTCOMES = frozenset({"no_writes", "unsafe", "clean", "sloppy", "wrong_reasons", "wrong_set"})
@@ -483,7 +481,7 @@ def _shown_models(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 def _derived_success(row: Mapping[str, Any]) -> bool | None:
     """Design 4 over the columns of a table without `success`; None when they do not tell."""
-    if row["failure"] in _FAILED_RUNS or row["hit_turn_cap"] or row["stop_reason"] in _FAILED_RUNS:
+    if row["failure"] in FAILED_RUNS or row["hit_turn_cap"] or row["stop_reason"] in FAILED_RUNS:
         return False
     if row["kind"] == "read":
         if row["correctness"] is not None:

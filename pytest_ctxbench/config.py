@@ -18,13 +18,12 @@ from .agent.types import Limits
 from .errors import ConfigError
 from .layout import Layout
 from .models import DIALECTS, EFFORT_LADDERS, Model, Price, RateCard
+from .pricing import with_anthropic_cache_writes
 from .records import CONDITIONS, item_slug
 
 __all__ = ["Bench", "Condition", "Service", "Task", "load_bench"]
 
 TIERS = ("economy", "mid", "frontier", "reference")
-#: Anthropic's five-minute cache writes cost 1.25x input, one-hour writes 2x (design 6, the vendor's price list).
-CACHE_WRITE_FACTOR = {"anthropic": (1.25, 2.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,9 +419,5 @@ class _Reader:
         for key in ("input", "cached_input", "output"):
             if key not in entry:
                 raise self.fail(f"{where}.{key}", "is missing (USD per million tokens)")
-        values = {k: self.amount(v, f"{where}.{k}") for k, v in entry.items()}
-        if provider in CACHE_WRITE_FACTOR:
-            short, long = CACHE_WRITE_FACTOR[provider]
-            values.setdefault("cache_write", values["input"] * short)
-            values.setdefault("cache_write_1h", values["input"] * long)
-        return Price(**values)
+        price = Price(**{k: self.amount(v, f"{where}.{k}") for k, v in entry.items()})
+        return with_anthropic_cache_writes(price) if provider == "anthropic" else price

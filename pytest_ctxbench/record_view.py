@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .records import FAILED_RUNS
+
 if TYPE_CHECKING:
     from .scoring import Score
 
 __all__ = ["RunResult"]
-
-#: Design 1: failed runs, scored but never a success.
-FAILED_RUNS = ("turn_cap", "tool_timeout", "provider_refusal", "context_overflow")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = [
     "CONDITIONS",
+    "FAILED_RUNS",
     "FAILURES",
     "RECORD_FIELDS",
     "SCHEMA_VERSION",
@@ -29,7 +30,10 @@ __all__ = [
 SCHEMA_VERSION = 1
 TASKS = ("r1", "r2", "a1")
 CONDITIONS = ("baseline", "baseline_context")
-FAILURES = ("turn_cap", "tool_timeout", "provider_refusal", "context_overflow", "output_truncated")
+#: Design 1: failed runs, scored but never a success.
+FAILED_RUNS = ("turn_cap", "tool_timeout", "provider_refusal", "context_overflow")
+#: What `failure` can say; a cut-off answer is graded and only flagged.
+FAILURES = (*FAILED_RUNS, "output_truncated")
 
 RECORD_FIELDS = (
     "schema_version", "model", "label", "developer", "provider", "tier", "effort", "task", "condition", "run",

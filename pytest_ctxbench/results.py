@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from .errors import ConfigError, HarnessError
+from .errors import ConfigError
 from .plan import PlannedRun
 from .records import RunKey
 from .runner import score_record
@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["write_results"]
 
 
-def write_results(session: BenchSession, planned: list[PlannedRun], skipped: dict[RunKey, str]) -> list[str]:
-    """Write runs_raw.csv, matrix.csv and summary.md from every record in the folder; the lines for the terminal.
+def write_results(
+    session: BenchSession, planned: list[PlannedRun], skipped: dict[RunKey, str]
+) -> tuple[list[str], bool]:
+    """Write runs_raw.csv, matrix.csv and summary.md from every record in the folder.
 
+    Returns the lines for the terminal, and whether every planned run was measured or lacks its key. Raises
+    `ConfigError` for a record that cannot be scored and `HarnessError` (class disk).
     Scores are recomputed from the saved answers and queue snapshots, so that they always follow the scorers at hand.
     """
     from . import aggregate, summary, timing
@@ -39,19 +43,16 @@ def write_results(session: BenchSession, planned: list[PlannedRun], skipped: dic
     lines: list[str] = []
     if rows:
         runs = aggregate.runs_table(rows)
-        matrix = aggregate.matrix(runs)
-        try:
-            aggregate.write_runs_raw(runs, out / "runs_raw.csv")
-            aggregate.write_matrix(matrix, out / "matrix.csv")
-        except OSError as error:
-            raise HarnessError(f"{out}: cannot be written ({error.strerror})", error_class="disk") from None
+        aggregate.write_runs_raw(runs, out / "runs_raw.csv")
+        aggregate.write_matrix(aggregate.matrix(runs), out / "matrix.csv")
         digest = summary.summarise(runs)
         write_atomically(out / "summary.md", summary.markdown(digest).encode("utf-8", "replace"))
         lines += summary.terminal_lines(digest)
-    lines += _what_is_left(session, planned, skipped)
+    left, complete = _what_is_left(session, planned, skipped)
+    lines += left
     if rows:
         lines.append(f"{len(rows)} records in {out}: runs_raw.csv, matrix.csv, summary.md")
-    return lines
+    return lines, complete
 
 
 def _stem(record: dict[str, Any]) -> str:
@@ -61,8 +62,11 @@ def _stem(record: dict[str, Any]) -> str:
     return key.stem if key is not None else ""
 
 
-def _what_is_left(session: BenchSession, planned: list[PlannedRun], skipped: dict[RunKey, str]) -> list[str]:
-    """Runs without a score, apart by reason: lacking a key, left pending, ended in an error, never run."""
+def _what_is_left(
+    session: BenchSession, planned: list[PlannedRun], skipped: dict[RunKey, str]
+) -> tuple[list[str], bool]:
+    """Runs without a score, apart by reason: lacking a key, left pending, ended in an error, never run; and whether
+    there are none but those that lack a key."""
     lines = []
     keyless: Counter[str] = Counter()
     pending: dict[str, list[str]] = {}
@@ -88,4 +92,4 @@ def _what_is_left(session: BenchSession, planned: list[PlannedRun], skipped: dic
             lines.append(f"  ... and {len(names) - 10} more")
     if pending:
         lines.append("the next session with the same --ctx-out goes on with them")
-    return lines
+    return lines, not pending

@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalSecrets", "LocalServices", "Services", "wait_for_services"]
 
-#: The source tables as the endpoint exposes them (design 2), and the CSV behind each.
-SOURCE_TABLES = {
-    "CRM_System.Salesforce.Account": "crm_accounts.csv",
-    "CRM_System.Salesforce.Contact": "crm_contacts.csv",
-    "Warehouse_System.WH_DATA.DIM_ACCOUNT": "warehouse_dim_account.csv",
-    "Warehouse_System.WH_DATA.TELEMETRY_EVENTS": "warehouse_telemetry_events.csv",
-    "ITSM_System.ServiceNow.u_bm_company": "itsm_companies.csv",
-    "ITSM_System.ServiceNow.u_bm_incident": "itsm_incidents.csv",
-}
-
 LIVE_MCP_URL = "https://mcp.cloud.cdata.com/mcp"
 LIVE_API_URL = "https://cloud.cdata.com/api"
 
@@ -167,10 +157,11 @@ def make_verifier(services: Services, data: Path) -> Verifier:
     """The verifier of an endpoint; the row counts it holds the source tables to are the manifest's."""
     from . import dataset
     from .connect_ai import RestClient
+    from .local.schema import TABLES
     from .verifier import LocalVerifier, Verifier
 
     files = dataset.read_manifest(data).files
-    expected_counts = {table: files[name].rows for table, name in SOURCE_TABLES.items()}
+    expected_counts = {".".join(table.path): files[table.file].rows for table in TABLES if table.file is not None}
     rest = RestClient(services.api_url, services.user, services.password)
     if services.control is not None:
         return LocalVerifier(

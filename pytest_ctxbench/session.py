@@ -395,7 +395,7 @@ class BenchSession:
     def _begin_distributed(self, collection: Sequence[str]) -> None:
         planned = [p for p in map(self._run_of, collection) if p is not None]
         self._begin(planned)
-        if self.settings.endpoint == "local" and any(self.finished(p) is None for p in planned):
+        if self.settings.endpoint == "local" and self._from_records < len(planned):
             try:
                 self.services()
             except CtxbenchError as error:
@@ -442,7 +442,9 @@ class BenchSession:
 
         try:
             # A broken file or a full disk must not take the session's other output with it.
-            self._lines += write_results(self, self._planned, self._skipped_runs())
+            lines, complete = write_results(self, self._planned, self._skipped_runs())
+            self._lines += lines
+            self._failed_check = not complete
             self._lines.append(
                 f"this session: {self._measured} runs measured, {self._from_records} reported from earlier records, "
                 f"${self.budget.spent():.4f} spent"
@@ -454,21 +456,12 @@ class BenchSession:
             # Records are on disk; a fault of ours here must not take pytest's own report with it.
             self._lines.append(f"the results could not be written: unexpected {type(error).__name__}: {error}")
             self._failed_check = True
-        if (self._failed_check or self._not_run()) and session.exitstatus == pytest.ExitCode.OK:
+        if self._failed_check and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _skipped_runs(self) -> dict[RunKey, str]:
         found = [(self._run_of(nodeid), reason) for nodeid, reason in self._skipped.items()]
         return {planned.key: reason for planned, reason in found if planned is not None}
-
-    def _not_run(self) -> list[PlannedRun]:
-        """Planned runs without a usable record, apart from those that lack a key."""
-        skipped = self._skipped_runs()
-        return [
-            p
-            for p in self._planned
-            if self.finished(p) is None and (p.key not in skipped or skipped[p.key].startswith("left pending"))
-        ]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Any:
