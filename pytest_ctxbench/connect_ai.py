@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -148,6 +148,25 @@ class RestClient:
         if repeatable is None:
             repeatable = re.match(r"\s*select\b", sql, re.IGNORECASE) is not None
         payload, retries = await self.post("/api/query", body, repeatable=repeatable)
+        return self._results(payload, retries)
+
+    async def batch(self, sql: str, parameters: Sequence[Mapping[str, Any]]) -> list[QueryResult]:
+        """Run one INSERT or DELETE once for each of `parameters` (POST /api/batch): one result for each of them.
+
+        A parameter is a name with its `@` and a value. Never repeated after a loss: raises `VerifierError` then, like
+        `query`, and some of the statements may have run.
+        """
+        body = {"query": sql, "parameters": [dict(one) for one in parameters]}
+        payload, retries = await self.post("/api/batch", body, repeatable=False)
+        return self._results(payload, retries)
+
+    async def metadata(self, kind: str, **filters: str) -> QueryResult:
+        """`kind`: catalogs, schemas, tables or columns (GET /api/<kind>); filters like catalogName. Errors as in
+        `query`."""
+        payload, retries = await self._request("GET", f"/api/{kind}", params=filters, repeatable=True)
+        return self._results(payload, retries)[0]
+
+    def _results(self, payload: Mapping[str, Any], retries: int) -> list[QueryResult]:
         results = payload.get("results")
         if results is None or not isinstance(results, list):
             raise self._fault("the answer has no list of results")
@@ -162,12 +181,24 @@ class RestClient:
         headers: Mapping[str, str] | None = None,
     ) -> tuple[dict[str, Any], int]:
         """POST JSON to a path below the base URL: (the answer's JSON object, repeats). Errors as in `query`."""
+        return await self._request("POST", path, body=body, repeatable=repeatable, headers=headers)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        repeatable: bool,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[dict[str, Any], int]:
         retries = 0
         while True:
             problem, retry_after, safe = "", None, repeatable
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    response = await self._send(path, body, headers)
+                    response = await self._send(method, path, body, params, headers)
                 if response.status_code != 429 and response.status_code < 500:
                     return self._payload(response, path), retries
                 problem = f"HTTP {response.status_code}{self._detail(response)}"
@@ -189,7 +220,14 @@ class RestClient:
                 pause = max(pause, min(float(retry_after), self._retry_after_cap_s))
             await asyncio.sleep(pause)
 
-    async def _send(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None) -> httpx2.Response:
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+    ) -> httpx2.Response:
         from .http_client import make_client
 
         if self._client is None:
@@ -199,9 +237,11 @@ class RestClient:
                 read_timeout_s=None,  # `timeout_s` bounds the whole request
                 http_context=self._http_context,
             )
-        return await self._client.post(
+        return await self._client.request(
+            method,
             self._target.url.rstrip("/") + path,
             json=body,
+            params=params or None,
             headers={"accept": "application/json", **(headers or {})},
         )
 
