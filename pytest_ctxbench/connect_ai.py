@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .http_client import HttpContext, ObservedClient
 
-__all__ = ["QueryResult", "RestClient", "StatementError"]
+__all__ = ["QueryResult", "RestClient", "StatementError", "UnknownOutcome"]
 
 
 class StatementError(VerifierError):
@@ -30,6 +30,13 @@ class StatementError(VerifierError):
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message, error_class="verifier_read")
         self.code = code
+
+
+class UnknownOutcome(VerifierError):
+    """The answer to a statement that may not be repeated was lost: it may have run, or may still run."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, error_class="verifier_read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,8 @@ class RestClient:
         """Run one statement and return its result; with several results the first that has columns, else the first.
 
         `parameters` is sent as given. `repeatable` defaults to whether the statement is a SELECT. Raises
-        `StatementError` for what the service says against it, `VerifierError` (verifier_read, verifier_auth) else.
+        `StatementError` for what the service says against it, `UnknownOutcome` when the answer to one that is not
+        repeatable was lost, `VerifierError` (verifier_read, verifier_auth) else.
         """
         results = await self.query_all(
             sql,
@@ -153,8 +161,8 @@ class RestClient:
     async def batch(self, sql: str, parameters: Sequence[Mapping[str, Any]]) -> list[QueryResult]:
         """Run one INSERT or DELETE once for each of `parameters` (POST /api/batch): one result for each of them.
 
-        A parameter is a name with its `@` and a value. Never repeated after a loss: raises `VerifierError` then, like
-        `query`, and some of the statements may have run.
+        A parameter is a name with its `@` and a value. Never repeated after a loss: raises `UnknownOutcome` then, and
+        some of the statements may have run; other errors as in `query`.
         """
         body = {"query": sql, "parameters": [dict(one) for one in parameters]}
         payload, retries = await self.post("/api/batch", body, repeatable=False)
@@ -210,7 +218,9 @@ class RestClient:
                 problem, never_sent = self._lost(error)
                 safe = safe or never_sent
             if not safe:
-                raise self._fault(f"{problem}; whether the statement ran is unknown, so it was not repeated")
+                raise UnknownOutcome(
+                    str(self._fault(f"{problem}; whether the statement ran is unknown, so it was not repeated"))
+                )
             if retries >= self._max_retries:
                 raise self._fault(f"{problem}, {retries + 1} attempts; check that the service is up and start again")
             retries += 1

@@ -60,6 +60,8 @@ class RestStub:
         self.row_cap: int | None = None  # longer results are cut without a word
         self.row_limit: int | None = None  # longer results are refused
         self.fresh_works = True
+        self.asked: list[dict[str, str]] = []  # filters of metadata requests
+        self.columns_fail = 0
         self.served = Served(self._app)
         self.database()
 
@@ -105,6 +107,8 @@ class RestStub:
         inner = Starlette(
             routes=[
                 Route("/api/query", self._query, methods=["POST"]),
+                Route("/api/batch", self._query, methods=["POST"]),
+                Route("/api/columns", self._columns, methods=["GET"]),
                 Route("/control/fresh", self._fresh, methods=["POST"]),
                 Route("/{path:path}", self._page, methods=["GET", "POST"]),
             ]
@@ -154,10 +158,36 @@ class RestStub:
                     return HTMLResponse(what.html, what.status, headers=what.headers)
                 return JSONResponse(what.payload, what.status, headers=what.headers)
             if what.after:
-                self._run(sql)
+                self._run_all(body)
             request.scope["ctxbench_drop"]()
             return Response()
-        return JSONResponse(self._run(sql))
+        return JSONResponse(self._run_all(body))
+
+    async def _columns(self, request: Request) -> Response:
+        if (refused := self._refused(request)) is not None:
+            return refused
+        self.asked.append(dict(request.query_params))
+        if self.columns_fail:
+            self.columns_fail -= 1
+            return JSONResponse({"error": {"code": "UNAVAILABLE", "message": "later"}}, 503)
+        rows = [[name, "VARCHAR"] for name in ("ID", "ACCOUNT_NAME")]
+        schema = [{"columnName": "COLUMN_NAME"}, {"columnName": "DATA_TYPE"}]
+        return JSONResponse({"results": [{"schema": schema, "rows": rows, "affectedRows": -1}]})
+
+    def _run_all(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A batch's parameters are put into the statement as they are: the tests' values need no care."""
+        if not isinstance(body.get("parameters"), list):
+            return self._run(body["query"])
+        results = []
+        for one in body["parameters"]:
+            sql = body["query"]
+            for name, value in one.items():
+                sql = sql.replace(name, "'" + (value["value"] if isinstance(value, dict) else value) + "'")
+            answer = self._run(sql)
+            if "error" in answer:
+                return answer
+            results.append({"affectedRows": answer["results"][0]["affectedRows"]})
+        return {"results": results}
 
     def _run(self, sql: str) -> dict[str, Any]:
         try:

@@ -11,7 +11,7 @@ import pytest
 from rest_stub import QUEUE, Answer, Cut, RestStub
 from serving import closed_port
 
-from pytest_ctxbench.connect_ai import QueryResult, RestClient, StatementError
+from pytest_ctxbench.connect_ai import QueryResult, RestClient, StatementError, UnknownOutcome
 from pytest_ctxbench.errors import ConfigError, VerifierError
 
 T = TypeVar("T")
@@ -192,6 +192,7 @@ def test_reads_are_repeated_and_counted(stub: RestStub, fault: Answer | Cut) -> 
 def test_writes_are_not_repeated(stub: RestStub, fault: Answer | Cut) -> None:
     stub.faults.append(("INSERT", fault))
     error = failing(stub, INSERT)
+    assert isinstance(error, UnknownOutcome)
     assert "whether the statement ran is unknown, so it was not repeated" in str(error)
     assert len(stub.statements) == 1
     assert stub.rows() == (1 if isinstance(fault, Cut) and fault.after else 0)
@@ -290,6 +291,59 @@ def test_proxies_serve_other_hosts(stub: RestStub, monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("NO_PROXY", raising=False)
     assert query(stub, SELECT, base_url="http://connect.example.invalid/api").rows == [[0]]
     assert stub.proxied == ["http://connect.example.invalid/api/query"]
+
+
+# --- batches and metadata -------------------------------------------------------------------------------------------
+
+INSERT_EACH = f"INSERT INTO {QUEUE} (ACCOUNT_NAME, REASON) VALUES (@name, @reason)"
+SETS = [{"@name": {"dataType": 5, "value": "a"}, "@reason": "r"}, {"@name": "b", "@reason": "s"}]
+
+
+def batch(stub: RestStub, sql: str = INSERT_EACH, **changes: Any) -> list[QueryResult]:
+    return with_client(stub, lambda client: client.batch(sql, SETS), **changes)
+
+
+def test_a_batch_is_one_request_with_a_result_for_each_set(stub: RestStub) -> None:
+    assert [result.affected for result in batch(stub)] == [1, 1]
+    assert stub.bodies == [{"query": INSERT_EACH, "parameters": SETS}]
+    assert query(stub, f"SELECT ACCOUNT_NAME, REASON FROM {QUEUE}").rows == [["a", "r"], ["b", "s"]]
+
+
+@pytest.mark.parametrize("fault", [Answer(500), Answer(503), Cut(), Cut(after=True)], ids=repr)
+def test_a_lost_batch_is_not_repeated(stub: RestStub, fault: Answer | Cut) -> None:
+    stub.faults.append(("INSERT", fault))
+    with pytest.raises(UnknownOutcome, match="whether the statement ran is unknown"):
+        batch(stub)
+    assert len(stub.statements) == 1
+    assert stub.rows() == (2 if isinstance(fault, Cut) and fault.after else 0)
+
+
+def test_a_refused_batch_is_no_unknown_outcome(stub: RestStub) -> None:
+    with pytest.raises(StatementError, match=r"INVALID_REQUEST: .*nope") as caught:
+        batch(stub, f"INSERT INTO {QUEUE} (nope) VALUES (@name)")
+    assert not isinstance(caught.value, UnknownOutcome)
+
+
+def test_a_batch_that_cannot_have_arrived_is_repeated(stub: RestStub) -> None:
+    stub.faults.append(("INSERT", Answer(429)))
+    assert [result.affected for result in batch(stub)] == [1, 1]
+    assert stub.rows() == 2
+
+
+def test_metadata_is_read_with_its_filters_and_repeated(stub: RestStub) -> None:
+    stub.columns_fail = 1
+    found = with_client(stub, lambda client: client.metadata("columns", catalogName="A B", tableName="C&D"))
+    assert (found.columns, found.rows) == (
+        ["COLUMN_NAME", "DATA_TYPE"],
+        [["ID", "VARCHAR"], ["ACCOUNT_NAME", "VARCHAR"]],
+    )
+    assert found.retries == 1
+    assert stub.asked == [{"catalogName": "A B", "tableName": "C&D"}] * 2
+
+
+def test_metadata_of_another_service(stub: RestStub) -> None:
+    with pytest.raises(VerifierError, match="HTTP 200 for /api/schemas with a web page"):
+        with_client(stub, lambda client: client.metadata("schemas"))
 
 
 def test_not_a_url() -> None:

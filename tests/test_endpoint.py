@@ -339,6 +339,140 @@ def test_broken_json_is_an_error_object_too(http: httpx2.Client) -> None:
         assert response.json()["error"]["code"] == "INVALID_REQUEST"
 
 
+def batch(endpoint: EndpointProcess, query: str, parameters: Any, **more: Any) -> dict[str, Any]:
+    body = {"query": query, "parameters": parameters, **more}
+    response = httpx2.post(f"{endpoint.url}/api/batch", json=body, headers=basic(endpoint), timeout=60)
+    assert response.status_code == 200
+    found: dict[str, Any] = response.json()
+    return found
+
+
+def affected(answer: dict[str, Any]) -> list[int]:
+    assert "error" not in answer, answer
+    assert [set(result) for result in answer["results"]] == [{"affectedRows"}] * len(answer["results"])
+    return [result["affectedRows"] for result in answer["results"]]
+
+
+QUEUE_EACH = f"INSERT INTO {QUEUE} (ACCOUNT_NAME, REASON) VALUES (@a, @b)"
+
+
+def queued(endpoint: EndpointProcess) -> list[list[Any]]:
+    return rows(endpoint, f"SELECT ACCOUNT_NAME, REASON FROM {QUEUE} ORDER BY ID")
+
+
+def test_a_batch_inserts_every_set_in_order(endpoint: EndpointProcess) -> None:
+    fresh(endpoint)
+    sets = [{"@a": f"n{n}", "b": {"dataType": 5, "value": None if n == 7 else "it's @a"}} for n in range(1_203)]
+    assert affected(batch(endpoint, QUEUE_EACH, sets)) == [1] * 1_203
+    found = queued(endpoint)
+    assert found == [[f"n{n}", None if n == 7 else "it's @a"] for n in range(1_203)]
+
+
+def test_a_batchs_values_take_the_types_of_the_columns(endpoint: EndpointProcess) -> None:
+    fresh(endpoint)
+    columns = ("EVENT_SK", "SESSION_COUNT", "EVENT_TYPE", "EVENT_TIMESTAMP", "INGESTED_AT")
+    table = "[Warehouse_System].[WH_DATA].[TELEMETRY_EVENTS]"
+    sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('@' + c for c in columns)})"
+    spellings: list[tuple[Any, ...]] = [
+        ("1", 5, "x", "2026-01-02 03:04:05", "2026-01-02T03:04:05"),
+        (2, "5", 7, {"dataType": "timestamp", "value": "2026-01-02 03:04:05"}, None),
+        (-3, {"dataType": "bigint", "value": "5"}, True, {"dataType": "date", "value": "2026-01-02"}, "2026-01-02"),
+    ]
+    sets = [{f"@{c}": v for c, v in zip(columns, values, strict=True)} for values in spellings]
+    assert affected(batch(endpoint, sql, sets)) == [1, 1, 1]
+    assert rows(endpoint, f"SELECT {', '.join(columns)} FROM {table} WHERE EVENT_SK < 3 ORDER BY EVENT_SK DESC") == [
+        [2, 5, "7", "2026-01-02 03:04:05", None],
+        [1, 5, "x", "2026-01-02 03:04:05", "2026-01-02 03:04:05"],
+        [-3, 5, "true", "2026-01-02 00:00:00", "2026-01-02 00:00:00"],
+    ]
+
+
+def test_a_batch_of_deletes_counts_for_each_set(endpoint: EndpointProcess) -> None:
+    fresh(endpoint)
+    batch(endpoint, QUEUE_EACH, [{"a": name, "b": "r"} for name in ("x", "x", "y", "z")])
+    sets = [{"n": "x"}, {"n": "x"}, {"n": "nobody"}, {"n": "y"}]
+    defaults = {"defaultCatalog": "Warehouse_System", "defaultSchema": "WH_DATA"}
+    assert affected(batch(endpoint, "DELETE FROM REVIEW_QUEUE WHERE ACCOUNT_NAME = @n", sets, **defaults)) == [
+        2, 0, 0, 1,
+    ]  # fmt: skip
+    assert affected(batch(endpoint, f"DELETE FROM {QUEUE} WHERE ID IN (@n, @m)", [{"n": "4", "m": 99}])) == [1]
+
+
+def test_a_batch_whose_values_decide_what_the_statement_means(endpoint: EndpointProcess) -> None:
+    """Texts joined by `+`, an INSERT that reads: each set is a statement of its own there."""
+    fresh(endpoint)
+    sql = f"INSERT INTO {QUEUE} (ACCOUNT_NAME, REASON) VALUES (@a + '!', @b)"
+    assert affected(batch(endpoint, sql, [{"a": "x", "b": "r"}, {"a": "y", "b": "r"}])) == [1, 1]
+    sql = f"INSERT INTO {QUEUE} (ACCOUNT_NAME, REASON) SELECT ACCOUNT_NAME, @b FROM {QUEUE} WHERE REASON = @a"
+    assert affected(batch(endpoint, sql, [{"a": "r", "b": "s"}, {"a": "s", "b": "t"}])) == [2, 2]
+    assert [row[0] for row in queued(endpoint)] == ["x!", "y!"] * 3
+
+
+@pytest.mark.parametrize("sets", [3, 700])
+def test_a_batch_that_fails_has_no_effect_and_names_the_set(endpoint: EndpointProcess, sets: int) -> None:
+    fresh(endpoint)
+    table = "[Warehouse_System].[WH_DATA].[TELEMETRY_EVENTS]"
+    before = rows(endpoint, f"SELECT COUNT(*) FROM {table}")
+    values: list[dict[str, Any]] = [{"k": n} for n in range(sets)]
+    values[-2]["k"] = "many"
+    error = batch(endpoint, f"INSERT INTO {table} (EVENT_SK) VALUES (@k)", values)["error"]
+    assert error["code"] == "INVALID_REQUEST"
+    assert error["message"].startswith(f"parameters {sets - 1} of {sets}: ")
+    assert "many" in error["message"]
+    assert error["message"].endswith("; nothing of the batch was applied")
+    assert rows(endpoint, f"SELECT COUNT(*) FROM {table}") == before
+
+
+@pytest.mark.parametrize(
+    ("query", "parameters", "words"),
+    [
+        ("SELECT 1", [{}], "only INSERT or DELETE"),
+        (f"UPDATE {QUEUE} SET REASON = @a", [{"a": 1}], "UPDATE is not allowed here: only INSERT or DELETE"),
+        (f"{QUEUE_EACH}; {QUEUE_EACH}", [{"a": "x", "b": "y"}], "2 statements"),
+        (f"DELETE FROM {QUEUE} WHERE REASON = @a AND ACCOUNT_NAME = getenv('HOME')", [{"a": "x"}], "getenv"),
+        (f"INSERT INTO {QUEUE} (ID) VALUES (@a)", [{"a": 1}], "given out by the system"),
+        (QUEUE_EACH, [{"a": "x", "b": "y"}, {"a": "x"}], "parameters 2 of 2: parameter @b has no value"),
+        (QUEUE_EACH, [{"a": "x", "b": ["y"]}], "parameter @b must be a text, a number"),
+        (QUEUE_EACH, [], "parameters must be a list of objects, at least one"),
+        (QUEUE_EACH, {"a": "x", "b": "y"}, "parameters must be a list of objects"),
+        (QUEUE_EACH, [["x", "y"]], "parameters must be a list of objects"),
+        (QUEUE_EACH, None, "parameters must be a list of objects"),
+        (QUEUE_EACH, [{}] * 10_001, "10,001 objects; at most 10,000"),
+        (None, [{}], "query is missing"),
+    ],
+)  # fmt: skip
+def test_what_no_batch_is(endpoint: EndpointProcess, query: Any, parameters: Any, words: str) -> None:
+    fresh(endpoint)
+    error = batch(endpoint, query, parameters)["error"]
+    assert error["code"] == "INVALID_REQUEST"
+    assert words in error["message"]
+    assert queued(endpoint) == []
+
+
+def test_a_batch_is_held_to_the_same_limits_as_a_query(endpoint: EndpointProcess, http: httpx2.Client) -> None:
+    json_type = {"content-type": "application/json"}
+    assert http.post("/api/batch", content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
+    assert http.post("/api/batch", content=b"x" * (5 << 20), headers=json_type).status_code == 413
+    assert httpx2.post(f"{endpoint.url}/api/batch", json={}, timeout=30).status_code == 401
+    for content in (b"{", b'{"query": "x", "parameters": [{"a": NaN}]}'):
+        answer = http.post("/api/batch", content=content, headers=json_type)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (200, "the request body is not JSON")
+
+
+def test_rest_says_what_it_takes(endpoint: EndpointProcess) -> None:
+    message = rest(endpoint, f"UPDATE {QUEUE} SET REASON = 'x'")["error"]["message"]
+    assert message == "UPDATE is not allowed here: only SELECT, INSERT or DELETE"
+
+
+def test_rows_that_come_over_sql_get_a_record_id_of_the_crm(single: EndpointProcess) -> None:
+    fresh(single)
+    rest(single, f"INSERT INTO {ACCOUNT} (Name) VALUES ('A new one'), ('Another new one')")
+    found = [row[0] for row in rows(single, f"SELECT Id FROM {ACCOUNT}")]
+    assert len(found) == len(set(found)) == 1_202
+    assert {(len(name), name[:3]) for name in found} == {(18, "001")}
+    fresh(single)
+
+
 def test_metadata_routes(http: httpx2.Client) -> None:
     def listed(path: str) -> list[list[Any]]:
         (result,) = http.get(path).json()["results"]

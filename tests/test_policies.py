@@ -20,6 +20,7 @@ import httpx2
 import pytest
 
 from pytest_ctxbench.config import load_bench
+from pytest_ctxbench.entries import load_entries
 from pytest_ctxbench.layout import Layout
 from pytest_ctxbench.local.emulator.personas import PERSONAS, persona_of
 from pytest_ctxbench.local.policies import careful, conversation, exploring, knowledge, offered, statements, writers
@@ -38,7 +39,7 @@ from pytest_ctxbench.local.policies.simple import Looping, Refusing
 from pytest_ctxbench.local.policies.statements import insert_statement
 from pytest_ctxbench.local.policies.tables import is_cut, read_rows
 from pytest_ctxbench.local.process import EndpointProcess, start_endpoint
-from pytest_ctxbench.local.search import ContextIndex, load_entries
+from pytest_ctxbench.local.search import ContextIndex
 from pytest_ctxbench.mcp_session import McpSession, McpSettings
 from pytest_ctxbench.scoring import Score, score_run
 from pytest_ctxbench.scoring.rubric import load_rubric

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ctxbench.entries import Entry, load_entries
 from pytest_ctxbench.errors import ConfigError
-from pytest_ctxbench.local.search import ContextIndex, Entry, load_entries, words
+from pytest_ctxbench.local.search import ContextIndex, words
 
 CONTEXT = Path(__file__).parents[1] / "setup" / "context"
 

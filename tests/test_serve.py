@@ -125,6 +125,19 @@ def until_gone(pids: list[int]) -> None:
         time.sleep(0.02)
 
 
+def test_empty_tables_without_any_dataset(run: Callable[..., Served], tmp_path: Path) -> None:
+    served = run("--empty", "--context", str(CONTEXT), environment={"CTXBENCH_PASSWORD": "secret"})
+    listed = httpx2.get(f"{served.url}/api/tables", auth=("ctxbench", "secret"), timeout=30).json()["results"][0]
+    assert len(listed["rows"]) == 7
+    for catalog, schema, name, _ in listed["rows"]:
+        query = f"SELECT COUNT(*) FROM [{catalog}].[{schema}].[{name}]"
+        answer = httpx2.post(
+            f"{served.url}/api/query", json={"query": query}, auth=("ctxbench", "secret"), timeout=30
+        ).json()
+        assert answer["results"][0]["rows"] == [[0]]
+    assert served.end(signal.SIGTERM)[0] == 0
+
+
 @LINUX
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_one_ready_line_and_a_clean_end(run: Callable[..., Served], small: Path, number: int) -> None:

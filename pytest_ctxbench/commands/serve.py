@@ -30,6 +30,9 @@ _KEEP_ALIVE_S = 3_600
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=0, help="port on the loopback; 0 takes a free one (default: 0)")
     parser.add_argument("--data", type=Path, help="folder with the six CSVs (default: data/ of the project)")
+    parser.add_argument(
+        "--empty", action="store_true", help="serve the seven tables without rows, for `ctxbench load`; needs no data"
+    )
     parser.add_argument("--context", type=Path, help="folder with the context entries (default: setup/context/)")
     parser.add_argument("--user", default="ctxbench", help="user name of HTTP Basic (default: ctxbench)")
     parser.add_argument(
@@ -57,11 +60,12 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises `ConfigError`."""
     _check(args)
     data, context = args.data, args.context
-    if data is None or context is None:
+    if (data is None and not args.empty) or context is None:
         from pytest_ctxbench.layout import find_layout
 
         layout = find_layout()
-        data, context = data or layout.data, context or layout.context
+        data = data or (None if args.empty else layout.data)
+        context = context or layout.context
     from pytest_ctxbench.local.schema import HOME_PREFIX
 
     password, control, made_up = _credentials(args)
@@ -83,6 +87,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(f"--max-rows {args.max_rows}: must be from 1 to 1000000")
     if not 64 <= args.memory <= 1_000_000:
         raise ConfigError(f"--memory {args.memory}: must be at least 64 (megabytes)")
+    if args.empty and args.data is not None:
+        raise ConfigError("--empty and --data exclude each other; drop one of them")
     if not args.user or ":" in args.user:
         raise ConfigError(f"--user {args.user!r}: must be a name without a colon")
 
@@ -114,7 +120,7 @@ def _listen(port: int) -> socket.socket:
 
 async def _serve(
     args: argparse.Namespace,
-    data: Path,
+    data: Path | None,
     context: Path,
     home: Path,
     listener: socket.socket,

@@ -30,10 +30,11 @@ class DatabasesError(CtxbenchError):
 class Databases:
     """Owns the folders and processes below `home`, which must exist and be private.
 
-    With `isolate_reads`, `run(pristine=True)` is answered from the template, by a process that has it open read only.
+    Without `data` the tables have every column of the schema and no row. With `isolate_reads`, `run(pristine=True)` is
+    answered from the template, by a process that has it open read only.
     """
 
-    def __init__(self, data: Path, home: Path, settings: EngineSettings, *, isolate_reads: bool) -> None:
+    def __init__(self, data: Path | None, home: Path, settings: EngineSettings, *, isolate_reads: bool) -> None:
         self._data = data
         self._home = home
         self._template = home / "template"
@@ -56,8 +57,11 @@ class Databases:
 
         Raises `ConfigError` for a dataset that is missing or has no usable header.
         """
-        require_folder(self._data)
-        headers = _headers(self._data)
+        if self._data is None:
+            headers = {name: list(columns) for name, columns in FILES.items()}
+        else:
+            require_folder(self._data)
+            headers = _headers(self._data)
         self.tables = tables_for(headers)
         self._template.mkdir(mode=0o700)
         self._loader = await asyncio.create_subprocess_exec(
@@ -71,7 +75,7 @@ class Databases:
             env=scrubbed_environment(self._home),
             start_new_session=True,
         )
-        order = {"data": str(self._data.resolve()), "folder": str(self._template), "headers": headers}
+        order = {"data": self._data and str(self._data.resolve()), "folder": str(self._template), "headers": headers}
         self._loading = asyncio.create_task(self._loader.communicate(json.dumps(order).encode()))
         await asyncio.gather(*(engine.start() for engine in self._engines))
 
@@ -84,6 +88,8 @@ class Databases:
         except ValueError:
             problem = (complaints.decode(errors="replace").strip().splitlines() or ["the loader died"])[-1]
         if problem:
+            if self._data is None:
+                raise DatabasesError(f"the empty tables cannot be made: {_one_line(problem)}")
             await asyncio.to_thread(validate, self._data)  # says where it is wrong
             raise ConfigError(f"the dataset in {self._data} cannot be loaded: {_one_line(problem)}")
         for path in database_files(self._template).values():

@@ -17,7 +17,8 @@ from sqlglot.errors import ErrorLevel, SqlglotError
 from sqlglot.parsers.tsql import TSQLParser
 from sqlglot.tokenizer_core import TokenType
 
-__all__ = ["MAX_STATEMENT_CHARS", "READER_FAULTS", "ConnectSQL", "SqlError", "read_statement", "typed_date"]
+__all__ = ["MAX_STATEMENT_CHARS", "READER_FAULTS", "CommandRefused", "ConnectSQL", "SqlError", "read_statement",
+           "typed_date"]  # fmt: skip
 
 MAX_STATEMENT_CHARS = 200_000
 
@@ -27,6 +28,14 @@ READER_FAULTS = (AttributeError, TypeError, ValueError, LookupError, AssertionEr
 
 class SqlError(Exception):
     """A statement that cannot or may not run. `str()` is what the model or the REST client gets."""
+
+
+class CommandRefused(SqlError):
+    """A statement of a kind that never runs here. `word` is its first: UPDATE, DROP, ..."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(f"{word} is not allowed here: only SELECT, and INSERT where inserting is offered")
+        self.word = word
 
 
 def _unit(node: exp.Expr | None) -> exp.Var:
@@ -336,7 +345,7 @@ def read_statement(sql: str) -> exp.Expr:
             return found[0]
         other = other or found[0]
     if other is not None:
-        raise SqlError(_refused(sql, other))
+        raise _refused(sql)
     raise SqlError(first_error or "the statement could not be read")
 
 
@@ -354,12 +363,13 @@ def _parse_message(error: SqlglotError) -> str:
     return f"Parser Error: {plain.splitlines()[0]}; check that every quote and bracket is closed"
 
 
-def _refused(sql: str, tree: exp.Expr) -> str:
+def _refused(sql: str) -> SqlError:
     word = re.match(r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*([A-Za-z]+)", sql, re.S)
     name = word.group(1).upper() if word else ""
     if name not in _COMMANDS:
-        return f"Parser Error: a statement begins with SELECT or WITH, this one with {(name or sql.strip()[:10])!r}"
-    return f"{name} is not allowed here: only SELECT, and INSERT where inserting is offered"
+        first = name or sql.strip()[:10]
+        return SqlError(f"Parser Error: a statement begins with SELECT or WITH, this one with {first!r}")
+    return CommandRefused(name)
 
 
 _COMMANDS = frozenset(

@@ -175,13 +175,16 @@ class Engine:
         """Translate and run one statement.
 
         `order`: sql, allowed (list of select, insert, delete), catalog, schema, parameters, schema_only, max_rows,
-        max_bytes, truncate. Gives {kind, columns: [{name, type}], rows, more, affected}. `committing` is called right
-        before a write becomes permanent. Raises `EngineError`.
+        max_bytes, truncate. Gives {kind, columns: [{name, type}], rows, more, affected}. With batch, a list of sets of
+        parameters, the write is run once for each of them, all or none: {kind, each: [affected]}. `committing` is
+        called right before a write becomes permanent. Raises `EngineError`.
         """
         connection, translator = self._connection, self._translator
         if connection is None or translator is None:
             raise EngineError("the database is not open", "engine")
         try:
+            if order.get("batch") is not None:
+                return self._batch(running, connection, translator, order, committing)
             statement = translator.translate(
                 order["sql"],
                 frozenset(order["allowed"]),
@@ -255,6 +258,116 @@ class Engine:
                 raise
         affected = int(counted[0][0]) if counted and counted[0] else 0
         return {"kind": statement.kind, "columns": [], "rows": [], "more": False, "affected": affected}
+
+    def _batch(
+        self,
+        running: Running,
+        connection: duckdb.DuckDBPyConnection,
+        translator: Translator,
+        order: dict[str, Any],
+        committing: Callable[[], None],
+    ) -> dict[str, Any]:
+        """One write for each set of `order["batch"]`, all in one transaction: {kind, each: affected rows}."""
+        if self._read_only:
+            raise EngineError("this database is read only")
+        allowed = frozenset(order["allowed"])
+        steps: list[tuple[Statement, list[Any]]] = []
+        for number, values in enumerate(order["batch"], 1):
+            try:
+                steps.append(
+                    translator.translate_with(
+                        order["sql"],
+                        allowed,
+                        values,
+                        default_catalog=order.get("catalog"),
+                        default_schema=order.get("schema"),
+                    )
+                )
+            except SqlError as error:
+                # what is wrong with the statement is not the first set's fault
+                own = number > 1 or str(error).startswith("parameter @")
+                raise EngineError(_of_batch(number, order, str(error)) if own else str(error)) from None
+            if running.stopped:
+                raise EngineError(*_why(running.stopped, self._limits))
+        cursor = connection.cursor()
+        try:
+            running.cursor = cursor
+            for statement in dict.fromkeys(statement for statement, _ in steps):
+                self._check(cursor, statement)
+            with self._write:
+                each = self._write_all(cursor, running, _together(steps), order, committing)
+                if each is None:  # a set that cannot be written is found by writing them one by one
+                    each = self._write_all(cursor, running, [(s, [v]) for s, v in steps], order, committing)
+        finally:
+            running.cursor = None
+            cursor.close()
+        return {"kind": steps[0][0].kind, "each": each}
+
+    def _write_all(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        running: Running,
+        groups: Sequence[tuple[Statement, list[list[Any]]]],
+        order: dict[str, Any],
+        committing: Callable[[], None],
+    ) -> list[int] | None:
+        """Affected rows of each set, None when a group of several cannot be written: nothing has happened then."""
+        import duckdb
+
+        each: list[int] = []
+        cursor.execute("BEGIN TRANSACTION")
+        try:
+            for statement, sets in groups:
+                if running.stopped:
+                    raise EngineError(*_why(running.stopped, self._limits))
+                try:
+                    counted = _write_group(cursor, statement, sets)
+                except duckdb.Error as error:
+                    explained = _explained(error, running, self._limits)
+                    if not isinstance(explained, EngineError) or explained.code != "sql":
+                        raise explained from None
+                    if len(sets) > 1:
+                        _rollback(cursor)
+                        return None
+                    raise EngineError(_of_batch(len(each) + 1, order, str(explained))) from None
+                each += [1] * len(sets) if len(sets) > 1 else [counted]
+            committing()
+            cursor.execute("COMMIT")
+        except BaseException:
+            _rollback(cursor)
+            raise
+        return each
+
+
+#: Rows of one INSERT of a batch.
+_GROUP_ROWS = 500
+
+
+def _together(steps: Sequence[tuple[Statement, list[Any]]]) -> list[tuple[Statement, list[list[Any]]]]:
+    """The steps in their order, with rows of the same INSERT that follow each other in one group."""
+    groups: list[tuple[Statement, list[list[Any]]]] = []
+    for statement, values in steps:
+        if groups and statement.row and groups[-1][0] is statement and len(groups[-1][1]) < _GROUP_ROWS:
+            groups[-1][1].append(values)
+        else:
+            groups.append((statement, [values]))
+    return groups
+
+
+def _write_group(cursor: duckdb.DuckDBPyConnection, statement: Statement, sets: Sequence[list[Any]]) -> int:
+    """Affected rows; several sets only for an INSERT that takes them as more rows."""
+    if statement.row:
+        text = statement.sql + ", ".join([statement.row] * len(sets))
+        counted = cursor.execute(text, [value for values in sets for value in values]).fetchall()
+    elif statement.names:
+        counted = cursor.execute(statement.sql, {f"p{n}": value for n, value in enumerate(sets[0])}).fetchall()
+    else:
+        counted = cursor.execute(statement.sql).fetchall()
+    return int(counted[0][0]) if counted and counted[0] else 0
+
+
+def _of_batch(number: int, order: dict[str, Any], problem: str) -> str:
+    return f"parameters {number} of {len(order['batch'])}: {problem}; nothing of the batch was applied"
 
 
 def _rollback(cursor: duckdb.DuckDBPyConnection) -> None:

@@ -70,7 +70,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def start_endpoint(
     *,
-    data: Path,
+    data: Path | None,
     context: Path,
     user: str = "ctxbench",
     password: str | None = None,
@@ -81,7 +81,7 @@ def start_endpoint(
     memory_mb: int | None = None,
     start_timeout_s: float = START_TIMEOUT_S,
 ) -> EndpointProcess:
-    """Serve a dataset on a free port of the loopback; returns when it answers.
+    """Serve a dataset, or with None empty tables, on a free port of the loopback; returns when it answers.
 
     Without `password` or `control_token` new ones are made; they reach the server through a pipe, never through its
     command line or environment. Raises `ConfigError` for a dataset or context folder that cannot be used and
@@ -90,7 +90,8 @@ def start_endpoint(
     password = password or secrets.token_urlsafe(24)
     control_token = control_token or secrets.token_urlsafe(24)
     command = [sys.executable, "-m", "pytest_ctxbench.cli", "serve", "--ready-json", "--port", "0",
-               "--data", str(data), "--context", str(context), "--user", user]  # fmt: skip
+               "--context", str(context), "--user", user]  # fmt: skip
+    command += ["--empty"] if data is None else ["--data", str(data)]
     options: list[tuple[str, Any]] = [
         ("--statement-timeout", statement_timeout_s), ("--max-rows", max_rows), ("--memory", memory_mb)
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`search_context`: whole entries of `setup/context/`, best match first (design 5). Pure but for reading the files.
+"""`search_context`: whole entries of a set, best match first (design 5). Pure.
 
 The ranking is BM25 over title and body, the title counting more, and more again the more of it the query names. Words
 are compared without case, with common English endings dropped, and a name like `ContractEndDate__c` is found by itself
@@ -11,12 +11,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ctxbench.errors import ConfigError
+from pytest_ctxbench.entries import Entry, joined, load_set
 
-__all__ = ["ContextIndex", "Entry", "load_entries", "words"]
+__all__ = ["ContextIndex", "ContextIndexes", "words"]
 
 _K1, _B = 1.2, 0.75
 _TITLE_WEIGHT = 4
@@ -82,32 +81,6 @@ _STOP = frozenset(
         "your",
     ]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One file: `title` is its first heading, `text` the whole file."""
-
-    name: str
-    title: str
-    text: str
-
-
-def load_entries(folder: Path) -> tuple[Entry, ...]:
-    """Every Markdown file of `folder`, by file name. Raises `ConfigError`."""
-    if not folder.is_dir():
-        raise ConfigError(f"context folder {folder} does not exist; name the folder that holds the entries (*.md)")
-    entries = []
-    for path in sorted(folder.glob("*.md")):
-        try:
-            text = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} cannot be read as UTF-8 text: {error}") from None
-        heading = re.search(r"^#+\s+(.+?)\s*#*$", text, re.M)
-        if heading is None:
-            raise ConfigError(f"{path}: has no heading; begin the entry with '# Title'")
-        entries.append(Entry(path.name, heading.group(1), text))
-    return tuple(entries)
 
 
 def words(text: str) -> list[str]:
@@ -193,6 +166,20 @@ class ContextIndex:
         if not found:
             return f"No entry matches {' '.join(query.split())[:200]!r}. Entries there are: {titles}."
         rest = "; ".join(t for t in self.titles if t not in {entry.title for entry in found})
-        shown = "\n\n---\n\n".join(entry.text for entry in found)
+        shown = joined(found)
         tail = f"\n\n---\n\nOther entries: {rest}." if rest else ""
         return f"{shown}{tail}"
+
+
+class ContextIndexes:
+    """An index for each set of entries that was asked for. `context` is the folder of the set of that name."""
+
+    def __init__(self, context: Path) -> None:
+        self._context = context
+        self._known: dict[str, ContextIndex] = {}
+
+    def of(self, names: str) -> ContextIndex:
+        """Raises `ConfigError` for a set that cannot be had."""
+        if names not in self._known:
+            self._known[names] = ContextIndex(load_set(self._context, names))
+        return self._known[names]

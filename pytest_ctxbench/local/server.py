@@ -5,8 +5,11 @@ both protocols, and hands statements to the engine processes of `databases`.
 
 Routes::
 
-    /mcp                     the MCP endpoint; ?ops=a,b,c names the tools that it offers
+    /mcp                     the MCP endpoint; ?ops=a,b,c names the tools that it offers, &entries=... the set that
+                             search_context searches (`entries`; the ten of the context folder without it)
     POST /api/query          {"query", "defaultCatalog"?, "defaultSchema"?, "schemaOnly"?, "parameters"?}
+    POST /api/batch          {"query", "defaultCatalog"?, "defaultSchema"?, "parameters": [{...}, ...]}: one INSERT or
+                             DELETE, run once for each set of parameters, in one transaction: all of them or none
     GET  /api/catalogs, /api/schemas, /api/tables, /api/columns
     POST /control/fresh      a new copy of the database; needs the control token instead of the credentials
     GET  /control/health
@@ -28,15 +31,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ctxbench import __version__
-from pytest_ctxbench.errors import CtxbenchError
+from pytest_ctxbench.entries import DEFAULT_SET
+from pytest_ctxbench.errors import ConfigError, CtxbenchError
 
 from .databases import Databases
-from .search import ContextIndex, load_entries
+from .search import ContextIndexes
 from .supervisor import EngineFailure, EngineSettings
 from .tool_names import OPS, WRITING_OPS, canonical_op, listed_tool_name
 from .tools import ResultLimits, Toolbox, ToolError, metadata_rows
 
 if TYPE_CHECKING:
+    from starlette.datastructures import QueryParams
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 __all__ = ["CONTROL_HEADER", "ServerSettings", "create_app"]
@@ -46,6 +51,7 @@ CONTROL_HEADER = "x-ctxbench-control"
 #: Well above the 30 minutes that one call may take (case M03).
 SESSION_IDLE_S = 6 * 3_600.0
 _MAX_BODY = 4 * 1024 * 1024
+_MAX_BATCH = 10_000
 _INVALID_PARAMS = -32602
 
 
@@ -53,11 +59,12 @@ _INVALID_PARAMS = -32602
 class ServerSettings:
     """What one endpoint serves and to whom. `password` and `control_token` are never shown.
 
-    `home` is a private empty folder for the databases. With `isolate_reads`, toolsets that cannot write are served from
-    the pristine data, whatever other sessions have written; without it everything is one database.
+    `home` is a private empty folder for the databases. Without `data` the tables are there and empty. With
+    `isolate_reads`, toolsets that cannot write are served from the pristine data, whatever other sessions have written;
+    without it everything is one database.
     """
 
-    data: Path
+    data: Path | None
     context: Path
     home: Path
     user: str
@@ -74,12 +81,13 @@ async def create_app(settings: ServerSettings) -> tuple[ASGIApp, Callable[[], Aw
 
     Raises `ConfigError` for a dataset or context folder that cannot be used.
     """
-    entries = load_entries(settings.context)
+    indexes = ContextIndexes(settings.context)
+    indexes.of(DEFAULT_SET)  # what is wrong with the folder is said before anything starts
     databases = Databases(settings.data, settings.home, settings.engine, isolate_reads=settings.isolate_reads)
     try:
         await databases.launch()
-        toolbox = Toolbox(databases, ContextIndex(entries), settings.results)
-        app = _application(settings, databases, toolbox)  # imports a lot, while the processes load the data
+        toolbox = Toolbox(databases, indexes, settings.results)
+        app = _application(settings, databases, toolbox, indexes)  # imports a lot, while the processes load the data
         await databases.ready()
     except BaseException:
         await databases.close()
@@ -87,7 +95,7 @@ async def create_app(settings: ServerSettings) -> tuple[ASGIApp, Callable[[], Aw
     return app, databases.close
 
 
-def _application(settings: ServerSettings, databases: Databases, toolbox: Toolbox) -> ASGIApp:
+def _application(settings: ServerSettings, databases: Databases, toolbox: Toolbox, indexes: ContextIndexes) -> ASGIApp:
     from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
     from mcp.server.transport_security import TransportSecuritySettings
     from starlette.applications import Starlette
@@ -107,13 +115,14 @@ def _application(settings: ServerSettings, databases: Databases, toolbox: Toolbo
         async with manager.run():
             yield
 
-    mcp_app = _OpsGuard(StreamableHTTPASGIApp(manager))
+    mcp_app = _OpsGuard(StreamableHTTPASGIApp(manager), indexes)
     rest = _Rest(databases, settings)
     starlette = Starlette(
         routes=[
             Route("/mcp", endpoint=mcp_app),
             Route("/mcp/", endpoint=mcp_app),
             Route("/api/query", endpoint=rest.query, methods=["POST"]),
+            Route("/api/batch", endpoint=rest.batch, methods=["POST"]),
             *(Route(f"/api/{kind}", endpoint=rest.metadata(kind), methods=["GET"]) for kind in _METADATA),
             Route("/control/fresh", endpoint=rest.fresh, methods=["POST"]),
             Route("/control/health", endpoint=rest.health, methods=["GET"]),
@@ -243,18 +252,27 @@ def _selected(values: list[str]) -> tuple[str, ...]:
     return tuple(op for op in OPS if op in chosen)
 
 
-class _OpsGuard:
-    """Answers a URL that names an unknown op with 400 and a JSON-RPC error, before any session is touched."""
+def _entry_set(query: QueryParams) -> str:
+    """The entry set of a URL (`entries`), the ten entries without one."""
+    return query.get("entries") or DEFAULT_SET
 
-    def __init__(self, app: ASGIApp) -> None:
+
+class _OpsGuard:
+    """Answers a URL that names an unknown op or entry set with 400 and a JSON-RPC error, before any session is
+    touched."""
+
+    def __init__(self, app: ASGIApp, indexes: ContextIndexes) -> None:
         self._app = app
+        self._indexes = indexes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from starlette.datastructures import QueryParams
 
         try:
-            _selected(QueryParams(scope["query_string"]).getlist("ops"))
-        except ValueError as error:
+            query = QueryParams(scope["query_string"])
+            _selected(query.getlist("ops"))
+            self._indexes.of(_entry_set(query))
+        except (ValueError, ConfigError) as error:
             if scope["method"] == "DELETE":
                 await self._app(scope, receive, send)
                 return
@@ -291,7 +309,12 @@ def _mcp_server(toolbox: Toolbox) -> Any:
             names = ", ".join(listed_tool_name(o) for o in offered)
             raise MCPError(_INVALID_PARAMS, f"Unknown tool: {params.name[:100]!r}; this endpoint offers {names}")
         try:
-            text = await toolbox.call(op, params.arguments or {}, writes_offered=any(o in WRITING_OPS for o in offered))
+            text = await toolbox.call(
+                op,
+                params.arguments or {},
+                writes_offered=any(o in WRITING_OPS for o in offered),
+                entries=_entry_set(context.request.query_params),
+            )
         except ToolError as error:
             return CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)
         return CallToolResult(content=[TextContent(type="text", text=text)])
@@ -318,6 +341,12 @@ class _Rest:
         self._limits = settings.rest
 
     async def query(self, request: Any) -> Any:
+        return await self._answered(request, self._query)
+
+    async def batch(self, request: Any) -> Any:
+        return await self._answered(request, self._batch)
+
+    async def _answered(self, request: Any, run: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> Any:
         from starlette.responses import JSONResponse
 
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -327,48 +356,50 @@ class _Rest:
         except _TooLarge:
             return JSONResponse(_error("TOO_LARGE", f"a request may have at most {_MAX_BODY} bytes"), 413)
         try:
-            return _Answer(await self._query(body))
+            return _Answer(await run(_statement_order(body)))
         except _Refused as error:
             return JSONResponse(_error(error.code, str(error)))
 
-    async def _query(self, body: bytes) -> dict[str, Any]:
-        try:
-            order = json.loads(body)
-        except (ValueError, RecursionError):
-            raise _Refused("the request body is not JSON") from None
-        if not isinstance(order, dict):
-            raise _Refused('the request body must be an object like {"query": "SELECT 1"}')
-        query = order.get("query")
-        if not isinstance(query, str):
-            raise _Refused("query is missing; it must be text")
-        for name in ("defaultCatalog", "defaultSchema"):
-            if order.get(name) is not None and not isinstance(order[name], str):
-                raise _Refused(f"{name} must be text")
+    async def _query(self, order: dict[str, Any]) -> dict[str, Any]:
         schema_only = order.get("schemaOnly") or False
         if not isinstance(schema_only, bool):
             raise _Refused("schemaOnly must be true or false")
         parameters = order.get("parameters") or {}
         if not isinstance(parameters, dict):
             raise _Refused("parameters must be an object of names and values")
-        try:
-            answer = await self._databases.run(
-                {
-                    "sql": query,
-                    "allowed": ["select"] if schema_only else ["select", "insert", "delete"],
-                    "catalog": order.get("defaultCatalog") or None,
-                    "schema": order.get("defaultSchema") or None,
-                    "parameters": parameters,
-                    "schema_only": schema_only,
-                    "max_rows": self._limits.max_rows,
-                    "max_bytes": self._limits.max_bytes,
-                    "truncate": False,
-                },
-                pristine=False,
-            )
-        except EngineFailure as error:
-            raise _Refused(str(error), "INTERNAL_ERROR" if error.code in _OUR_FAULT else "INVALID_REQUEST") from None
+        answer = await self._run(
+            order,
+            {
+                "allowed": ["select"] if schema_only else ["select", "insert", "delete"],
+                "parameters": parameters,
+                "schema_only": schema_only,
+                "max_rows": self._limits.max_rows,
+                "max_bytes": self._limits.max_bytes,
+                "truncate": False,
+            },
+        )
         schema = [_schema(n, c["name"], c["type"]) for n, c in enumerate(answer["columns"])]
         return {"results": [{"schema": schema, "rows": answer["rows"], "affectedRows": answer["affected"]}]}
+
+    async def _batch(self, order: dict[str, Any]) -> dict[str, Any]:
+        sets = order.get("parameters")
+        if not isinstance(sets, list) or not sets or not all(isinstance(one, dict) for one in sets):
+            raise _Refused("parameters must be a list of objects, at least one; the statement runs once for each")
+        if len(sets) > _MAX_BATCH:
+            raise _Refused(f"parameters has {len(sets):,} objects; at most {_MAX_BATCH:,} are taken")
+        answer = await self._run(order, {"allowed": ["insert", "delete"], "batch": sets})
+        return {"results": [{"affectedRows": affected} for affected in answer["each"]]}
+
+    async def _run(self, order: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+        statement = {
+            "sql": order["query"],
+            "catalog": order.get("defaultCatalog") or None,
+            "schema": order.get("defaultSchema") or None,
+        }
+        try:
+            return await self._databases.run({**statement, **how}, pristine=False)
+        except EngineFailure as error:
+            raise _Refused(str(error), "INTERNAL_ERROR" if error.code in _OUR_FAULT else "INVALID_REQUEST") from None
 
     def metadata(self, kind: str) -> Callable[[Any], Awaitable[Any]]:
         async def endpoint(request: Any) -> Any:
@@ -398,6 +429,26 @@ class _Rest:
             return JSONResponse({"ok": True, **await self._databases.health()})
         except EngineFailure as error:
             return JSONResponse(_error("INTERNAL_ERROR", str(error)), 503)
+
+
+def _statement_order(body: bytes) -> dict[str, Any]:
+    """The JSON object of a request that runs SQL. Raises `_Refused`."""
+    try:
+        order = json.loads(body, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise _Refused("the request body is not JSON") from None
+    if not isinstance(order, dict):
+        raise _Refused('the request body must be an object like {"query": "SELECT 1"}')
+    if not isinstance(order.get("query"), str):
+        raise _Refused("query is missing; it must be text")
+    for name in ("defaultCatalog", "defaultSchema"):
+        if order.get(name) is not None and not isinstance(order[name], str):
+            raise _Refused(f"{name} must be text")
+    return order
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 _OUR_FAULT = frozenset({"engine", "unknown_outcome", "interrupted"})

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -27,7 +27,7 @@ from sqlglot.schema import MappingSchema
 
 from pytest_ctxbench.dataset import REFERENCE_DATE
 
-from .dialect import READER_FAULTS, SqlError, read_statement, typed_date
+from .dialect import READER_FAULTS, CommandRefused, SqlError, read_statement, typed_date
 from .schema import Table
 
 __all__ = ["META_SCHEMA", "META_TABLES", "Statement", "Translator"]
@@ -47,12 +47,17 @@ class Statement:
 
     `kind` is select, insert or delete. `checks` are SELECTs in DuckDB's SQL that together hold every table and every
     function of the statement, for `guard`. `target` is the table that is written to.
+
+    With `names` the statement takes values when it runs: those of the parameters so named. A DELETE has `$p0`, `$p1`,
+    ... in their order; an INSERT ends in VALUES, and `row` with a `?` for each of them is to follow, once or more.
     """
 
     kind: str
     sql: str
     checks: tuple[str, ...]
     target: tuple[str, str, str] | None = None
+    names: tuple[str, ...] = ()
+    row: str = ""
 
 
 # --- rewriting ------------------------------------------------------------------------------------------------------
@@ -248,6 +253,7 @@ class Translator:
             for column in table.columns:
                 self._types_by_name.setdefault(column.name.lower(), column.sql_type)
         self._cached = lru_cache(maxsize=cache_size)(self._translate)
+        self._cached_bound = lru_cache(maxsize=256)(self._translate_bound)
 
     def translate(
         self,
@@ -263,33 +269,61 @@ class Translator:
         `parameters` maps a name, with or without its `@`, to a value or to `{"value": ...}`; the statement says
         `@name` or `:name`.
         """
-        if not isinstance(sql, str):
-            raise SqlError("the statement must be text")
         frozen = json.dumps(parameters, sort_keys=True) if parameters else ""
-        try:
-            statement = self._cached(sql, default_catalog, default_schema, frozen)
-        except RecursionError:
-            raise SqlError("the statement is nested too deeply; simplify it") from None
-        except SqlglotError as error:
-            raise SqlError(f"this statement is not supported: {str(error).splitlines()[0]}") from None
-        except READER_FAULTS:
-            raise SqlError("this statement is not supported: a part of it could not be translated") from None
-        if statement.kind not in allowed:
-            names = " or ".join(sorted(kind.upper() for kind in allowed))
-            raise SqlError(f"{statement.kind.upper()} is not allowed here: only {names}")
+        statement = _supported(lambda: self._cached(sql, default_catalog, default_schema, frozen), sql, allowed)
+        assert statement is not None
         return statement
+
+    def translate_with(
+        self,
+        sql: str,
+        allowed: frozenset[str],
+        parameters: Mapping[str, Any],
+        *,
+        default_catalog: str | None = None,
+        default_schema: str | None = None,
+    ) -> tuple[Statement, list[Any]]:
+        """A write and its values, for one set of many: the same `Statement` for all of them where the engine can bind
+        the values, else one of its own with the values in it. Raises `SqlError`."""
+        kinds = tuple(sorted((n, k) for n, v in parameters.items() if (k := _cast_kind(v))))
+        statement = _supported(lambda: self._cached_bound(sql, default_catalog, default_schema, kinds), sql, allowed)
+        if statement is None:
+            plain = {_bare(name): value for name, value in parameters.items()}
+            frozen = json.dumps(plain, sort_keys=True)
+            statement = _supported(lambda: self._translate(sql, default_catalog, default_schema, frozen), sql, allowed)
+            assert statement is not None
+            return statement, []
+        values = {_bare(name): value for name, value in parameters.items()}
+        return statement, [_bound_value(name, values) for name in statement.names]
+
+    def _translate_bound(
+        self, sql: str, catalog: str | None, schema: str | None, kinds: tuple[tuple[str, str], ...]
+    ) -> Statement | None:
+        """A write whose parameters the engine binds; None where a value may change what the statement means."""
+        tree = read_statement(sql)
+        _refuse_forbidden(tree)
+        if isinstance(tree, exp.Insert):
+            names = _placeholders_of_values(tree)
+        elif isinstance(tree, exp.Delete):
+            names = _placeholders_of_condition(tree)
+        else:
+            return None
+        if names is None:
+            return None
+        casts = {_bare(name): kind for name, kind in kinds}
+        if isinstance(tree, exp.Insert):
+            statement = self._insert(tree, catalog, schema, [casts.get(name) for name in names])
+            query = statement.checks[0]
+            row = query.removeprefix("VALUES ")
+            head = statement.sql.removesuffix(query)
+            return Statement("insert", f"{head}VALUES ", statement.checks, statement.target, names, row)
+        statement = self._delete(tree, catalog, schema, [casts.get(name) for name in names])
+        return Statement("delete", statement.sql, statement.checks, statement.target, names)
 
     def _translate(self, sql: str, default_catalog: str | None, default_schema: str | None, frozen: str) -> Statement:
         tree = read_statement(sql)
         bind_parameters(tree, json.loads(frozen) if frozen else {})
-        for forbidden in (exp.Into, exp.Command, exp.Lock):
-            if tree.find(forbidden):
-                what = {"Into": "SELECT INTO", "Lock": "FOR UPDATE"}.get(forbidden.__name__, "this command")
-                raise SqlError(f"{what} is not allowed here: a query only reads")
-        for inner in tree.find_all(exp.DML, exp.DDL):
-            # queries are DDL to the parser's class tree, so it is the writing ones that are looked for
-            if inner is not tree and isinstance(inner, exp.Insert | exp.Update | exp.Delete | exp.Merge | exp.Create):
-                raise SqlError(f"{type(inner).__name__.upper()} inside a query is not allowed")
+        _refuse_forbidden(tree)
         if isinstance(tree, exp.Insert):
             return self._insert(tree, default_catalog, default_schema)
         if isinstance(tree, exp.Delete):
@@ -324,7 +358,9 @@ class Translator:
 
     # -- writing
 
-    def _insert(self, tree: exp.Insert, catalog: str | None, schema: str | None) -> Statement:
+    def _insert(
+        self, tree: exp.Insert, catalog: str | None, schema: str | None, casts: Sequence[str | None] = ()
+    ) -> Statement:
         for key, value in tree.args.items():
             if value and key not in ("this", "expression", "with_", "is_function"):
                 raise SqlError(f"INSERT with {key.strip('_').upper()} is not supported; {_INSERT_FORM}")
@@ -352,12 +388,18 @@ class Translator:
             columns = [c.name for c in table.columns if not c.generated]
         if isinstance(source, exp.Values):
             _check_widths(source, len(columns), table)
-        query = _generate(self._prepare(source, catalog, schema))
+        prepared = self._prepare(source, catalog, schema)
+        _cast_placeholders(prepared, casts)
+        for mark in prepared.find_all(exp.Placeholder) if casts else ():
+            mark.set("this", None)  # by its place from now on, so that more rows may follow
+        query = _generate(prepared)
         names = ", ".join(f'"{known[c.lower()].name}"' for c in columns)
         text = f"INSERT INTO {table.quoted} ({names}) {query}"
         return Statement("insert", text, (query,), table.path)
 
-    def _delete(self, tree: exp.Delete, catalog: str | None, schema: str | None) -> Statement:
+    def _delete(
+        self, tree: exp.Delete, catalog: str | None, schema: str | None, casts: Sequence[str | None] = ()
+    ) -> Statement:
         for key, value in tree.args.items():
             if value and key not in ("this", "where"):
                 raise SqlError(f"DELETE with {key.strip('_').upper()} is not supported; only a WHERE may follow")
@@ -369,6 +411,7 @@ class Translator:
         if where is not None:
             probe.set("where", where.copy())
         prepared = self._prepare(probe, catalog, schema)
+        _cast_placeholders(prepared, casts)
         condition = prepared.args.get("where")
         text = f"DELETE FROM {table.quoted}"  # noqa: S608 - the schema's own name
         if tree.this.alias:
@@ -582,9 +625,114 @@ def _generate(tree: exp.Expr) -> str:
     return tree.sql(dialect=DuckDB, comments=False, unsupported_level=ErrorLevel.RAISE)
 
 
+_COMMAND_ORDER = ("select", "insert", "delete")
+
+
+def _supported(translated: Callable[[], Statement | None], sql: str, allowed: frozenset[str]) -> Statement | None:
+    """What `translated` gives, with its faults as `SqlError`, and only when the caller may run it."""
+    if not isinstance(sql, str):
+        raise SqlError("the statement must be text")
+    names = [kind.upper() for kind in _COMMAND_ORDER if kind in allowed]
+    only = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    try:
+        statement = translated()
+    except CommandRefused as error:
+        if "delete" not in allowed:
+            raise
+        raise SqlError(f"{error.word} is not allowed here: only {only}") from None
+    except RecursionError:
+        raise SqlError("the statement is nested too deeply; simplify it") from None
+    except SqlglotError as error:
+        raise SqlError(f"this statement is not supported: {str(error).splitlines()[0]}") from None
+    except READER_FAULTS:
+        raise SqlError("this statement is not supported: a part of it could not be translated") from None
+    if statement is not None and statement.kind not in allowed:
+        raise SqlError(f"{statement.kind.upper()} is not allowed here: only {only}")
+    return statement
+
+
+def _refuse_forbidden(tree: exp.Expr) -> None:
+    for forbidden in (exp.Into, exp.Command, exp.Lock):
+        if tree.find(forbidden):
+            what = {"Into": "SELECT INTO", "Lock": "FOR UPDATE"}.get(forbidden.__name__, "this command")
+            raise SqlError(f"{what} is not allowed here: a query only reads")
+    for inner in tree.find_all(exp.DML, exp.DDL):
+        # queries are DDL to the parser's class tree, so it is the writing ones that are looked for
+        if inner is not tree and isinstance(inner, exp.Insert | exp.Update | exp.Delete | exp.Merge | exp.Create):
+            raise SqlError(f"{type(inner).__name__.upper()} inside a query is not allowed")
+
+
+# --- parameters -----------------------------------------------------------------------------------------------------
+
+_MARKS = (exp.Parameter, exp.Placeholder)
+_TYPED = {
+    "date": exp.DType.DATE, "timestamp": exp.DType.TIMESTAMP, "datetime": exp.DType.TIMESTAMP,
+    "integer": exp.DType.INT, "int": exp.DType.INT, "bigint": exp.DType.BIGINT,
+    "double": exp.DType.DOUBLE, "decimal": exp.DType.DECIMAL,
+}  # fmt: skip
+
+
+def _bare(name: object) -> str:
+    return str(name).lstrip("@:").lower()
+
+
+def _cast_kind(value: Any) -> str | None:
+    """The type, if any, that a text given as {"dataType", "value"} is cast to."""
+    if not isinstance(value, dict) or not isinstance(value.get("value"), str | None):
+        return None
+    kind = str(value.get("dataType")).lower()
+    return kind if kind in _TYPED else None
+
+
+def _placeholders_of_values(tree: exp.Insert) -> tuple[str, ...] | None:
+    """Mark the parameters of an INSERT with one row of VALUES; their names, None where they are part of more."""
+    source = tree.expression
+    if not isinstance(source, exp.Values) or len(source.expressions) != 1:
+        return None
+    row = source.expressions[0]
+    cells = row.expressions if isinstance(row, exp.Tuple) else [row.this] if isinstance(row, exp.Paren) else []
+    marks = [cell for cell in cells if isinstance(cell, _MARKS)]
+    if not marks or len(marks) != len(list(tree.find_all(*_MARKS))):
+        return None
+    names = tuple(_bare(mark.name) for mark in marks)
+    for place, mark in enumerate(marks):
+        mark.replace(exp.Placeholder(this=f"p{place}"))
+    return names
+
+
+def _placeholders_of_condition(tree: exp.Delete) -> tuple[str, ...] | None:
+    """Mark the parameters of a DELETE that are compared with something; their names, None where they are used else."""
+    marks = list(tree.find_all(*_MARKS))
+    comparing = exp.EQ | exp.NEQ | exp.LT | exp.LTE | exp.GT | exp.GTE | exp.In
+    if not marks or not all(isinstance(mark.parent, comparing) for mark in marks):
+        return None
+    names = tuple(dict.fromkeys(_bare(mark.name) for mark in marks))
+    for mark in marks:
+        mark.replace(exp.Placeholder(this=f"p{names.index(_bare(mark.name))}"))
+    return names
+
+
+def _cast_placeholders(tree: exp.Expr, casts: Sequence[str | None]) -> None:
+    for mark in list(tree.find_all(exp.Placeholder)) if any(casts) else ():
+        kind = casts[int(mark.name[1:])]
+        if kind is not None:
+            mark.replace(exp.cast(mark.copy(), _TYPED[kind]))
+
+
+def _bound_value(name: str, values: Mapping[str, Any]) -> Any:
+    if name not in values:
+        raise SqlError(f"parameter {'@' + name if name else '?'} has no value; only named parameters are supported")
+    value = values[name]
+    if isinstance(value, dict):
+        value = value.get("value")
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise SqlError(f"parameter @{name} must be a text, a number, a boolean or null")
+    return value
+
+
 def bind_parameters(tree: exp.Expr, parameters: Mapping[str, Any]) -> None:
     """Put the values in place of `@name` and `:name`. Raises `SqlError` for a name without a value."""
-    values = {str(k).lstrip("@:").lower(): v for k, v in parameters.items()}
+    values = {_bare(k): v for k, v in parameters.items()}
     for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
         name = node.name.lstrip("@:")
         if not name or name.lower() not in values:
@@ -605,9 +753,6 @@ def _literal(name: str, value: Any) -> exp.Expr:
         return exp.Neg(this=literal) if value < 0 else literal
     if isinstance(value, str):
         literal = exp.Literal.string(value)
-        typed = {"date": exp.DType.DATE, "timestamp": exp.DType.TIMESTAMP, "datetime": exp.DType.TIMESTAMP,
-                 "integer": exp.DType.INT, "int": exp.DType.INT, "bigint": exp.DType.BIGINT,
-                 "double": exp.DType.DOUBLE, "decimal": exp.DType.DECIMAL}  # fmt: skip
-        wanted = typed.get(str(kind).lower()) if kind is not None else None
+        wanted = _TYPED.get(str(kind).lower()) if kind is not None else None
         return exp.cast(literal, wanted) if wanted is not None else literal
     raise SqlError(f"parameter @{name} must be a text, a number, a boolean or null")

@@ -1,7 +1,8 @@
 """`python -m pytest_ctxbench.local.template`: load a dataset's CSVs into the database files that the endpoint serves.
 
 A process of its own, because it needs what no engine process ever has: access to the user's files. Standard input holds
-one JSON object {"data", "folder", "headers"}; standard output gets {} or {"error": "..."}.
+one JSON object {"data", "folder", "headers"}, with null as "data" for empty tables; standard output gets {} or
+{"error": "..."}.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _CASTS = {
 }
 
 
-def build_template(data: Path, folder: Path, headers: Mapping[str, Sequence[str]]) -> None:
-    """Load the six CSVs of `data` into one database file for each catalog in `folder`.
+def build_template(data: Path | None, folder: Path, headers: Mapping[str, Sequence[str]]) -> None:
+    """Load the six CSVs of `data`, if any, into one database file for each catalog in `folder`.
 
     `headers` are the files' columns. Raises `TemplateError` when a value cannot be read; `dataset.validate` then says
     where it stands.
@@ -49,7 +50,7 @@ def build_template(data: Path, folder: Path, headers: Mapping[str, Sequence[str]
             connection.execute(f"ATTACH '{sql_path(path)}' AS \"{catalog}\"")
         for table in tables_for(headers):
             _create(connection, table)
-            if table.file is not None:
+            if data is not None and table.file is not None:
                 _load(connection, table, data / table.file)
         for catalog in CATALOGS:
             connection.execute(f'CHECKPOINT "{catalog}"')
@@ -73,6 +74,11 @@ def _create(connection: duckdb.DuckDBPyConnection, table: Table) -> None:
         if column.generated:
             connection.execute(f'CREATE SEQUENCE {schema}."{table.name}_{column.name}"')
             default = f""" DEFAULT nextval('{schema}."{table.name}_{column.name}"') NOT NULL"""
+        elif column.source is None and table.file is not None:
+            # the record id of a row that comes over SQL: of the same kind as those that `_load` gives
+            connection.execute(f'CREATE SEQUENCE {schema}."{table.name}_{column.name}"')
+            number = f"""nextval('{schema}."{table.name}_{column.name}"')"""
+            default = f" DEFAULT '001' || upper(left(md5('crm-record-number:' || {number}), 15))"
         elif column.source is None and column.sql_type == "TIMESTAMP":
             default = " DEFAULT TIMESTAMP '2026-07-16 00:00:00'"
         parts.append(f'"{column.name}" {column.sql_type}{default}')
@@ -99,7 +105,7 @@ def main() -> int:
     """Build one template as standard input says; 0 when it stands."""
     order = json.load(sys.stdin)
     try:
-        build_template(Path(order["data"]), Path(order["folder"]), order["headers"])
+        build_template(order["data"] and Path(order["data"]), Path(order["folder"]), order["headers"])
     except TemplateError as error:
         json.dump({"error": str(error)}, sys.stdout)
         return 1

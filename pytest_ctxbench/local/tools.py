@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ctxbench.dataset import REFERENCE_DATE
+from pytest_ctxbench.entries import DEFAULT_SET
 
 from .databases import Databases
 from .schema import CATALOGS, Table
-from .search import ContextIndex
+from .search import ContextIndexes
 from .supervisor import EngineFailure
 from .tool_names import OPS, WRITING_OPS, listed_tool_name
 
@@ -179,9 +180,9 @@ def metadata_rows(
 class Toolbox:
     """Answers tool calls. It knows nothing of sessions or HTTP."""
 
-    def __init__(self, databases: Databases, index: ContextIndex, limits: ResultLimits) -> None:
+    def __init__(self, databases: Databases, indexes: ContextIndexes, limits: ResultLimits) -> None:
         self._databases = databases
-        self._index = index
+        self._indexes = indexes
         self._limits = limits
 
     def specification(self, op: str) -> dict[str, Any]:
@@ -199,8 +200,10 @@ class Toolbox:
             },
         }
 
-    async def call(self, op: str, arguments: Mapping[str, Any], *, writes_offered: bool) -> str:
-        """The text of one tool's result. Raises `ToolError`.
+    async def call(
+        self, op: str, arguments: Mapping[str, Any], *, writes_offered: bool, entries: str = DEFAULT_SET
+    ) -> str:
+        """The text of one tool's result; `entries` is the set that search_context searches. Raises `ToolError`.
 
         `writes_offered`: whether the caller's toolset can write; one that cannot may be served from the pristine data.
         """
@@ -211,7 +214,7 @@ class Toolbox:
             return _INSTRUCTIONS
         if op == "search_context":
             try:
-                return self._index.search(_text(given, "query", "q", "text", "question"))
+                return self._indexes.of(entries).search(_text(given, "query", "q", "text", "question"))
             except ValueError as error:
                 raise ToolError(str(error)) from None
         if op in ("execute_select", "execute_insert"):

@@ -36,11 +36,12 @@ class _Flavour:
     thoughts: str | None = None
     echoes: tuple[str, ...] = ()  # fields of its own that it accepts back in an assistant message
     caches: bool = True
+    tier: str | None = None  # the service tier that replies name
 
 
 #: Who serves the API, as the path spells it.
 FLAVOURS = {
-    "openai": _Flavour(),
+    "openai": _Flavour(tier="default"),
     "xai": _Flavour(beside=True, thoughts="reasoning_content", echoes=("reasoning_content",)),
     "together": _Flavour(thoughts="reasoning", echoes=("reasoning", "reasoning_content"), caches=False),
     "mistral": _Flavour(thoughts="content", caches=False),
@@ -179,6 +180,7 @@ class Chat:
             "model": asked.model,
             "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
             "usage": self._usage(asked, spent, flavour),
+            **({"service_tier": flavour.tier} if flavour.tier else {}),
         }
 
     def _usage(self, asked: Asked, spent: Spent, flavour: _Flavour) -> Json:
@@ -199,7 +201,8 @@ class Chat:
         out: list[bytes] = []
 
         def send(delta: Json, finish: str | None = None) -> None:
-            chunk = {k: reply[k] for k in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+            named = ("id", "created", "model", "service_tier")
+            chunk = {k: reply[k] for k in named if k in reply} | {"object": "chat.completion.chunk"}
             chunk["choices"] = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
             if asked.include_usage:
                 chunk["usage"] = None

@@ -225,6 +225,7 @@ class Responses:
             "parallel_tool_calls": True,
             "previous_response_id": None,
             "reasoning": {"effort": asked.options["effort"], "summary": None},
+            "service_tier": "default",
             "store": asked.options["store"],
             "text": {"format": {"type": "text"}},
             "tool_choice": "auto",

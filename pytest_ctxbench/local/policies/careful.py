@@ -73,11 +73,15 @@ class Careful:
     def __call__(self, view: View) -> Script:
         tools = Tools(view.tools)
         question = read_question(view.prompt)
-        if "search" not in tools:
+        given = entries_in(view.system)
+        if "search" not in tools and given:
+            known = learn(given)
+        elif "search" not in tools:
             yield from explore(tools)
             yield Move(text=self.unknown(Knowledge(), question))
             return
-        known = yield from self.research(view, tools)
+        else:
+            known = yield from self.research(view, tools)
         if question.queue:
             yield from self.write(known, question, tools)
         else:
