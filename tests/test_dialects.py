@@ -13,6 +13,7 @@ from talk import KEY, converse, make_model
 from vendor_shapes import DIALECTS, answer, body_of, error_body, results_in, stream
 
 from pytest_ctxbench.agent.types import Limits, ToolOutcome
+from pytest_ctxbench.errors import BudgetExhausted
 from pytest_ctxbench.models import Price, RateCard
 
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
@@ -75,6 +76,7 @@ def test_a_whole_conversation(stub: ProviderStub, dialect: str) -> None:
     assert (c.temperature_requested, c.temperature_applied) == (0.0, 0.0)
     assert (c.reasoning_mode, c.effort_applied, c.max_tokens_applied) == ("effort=medium", "medium", 300)
     assert (c.resolved_model, c.dropped_parameters, c.model_retries) == ("acme-1", [], 0)
+    assert c.served_tier is None
     assert [e["type"] for e in c.events] == [
         "system", "user", "assistant", "tool_call", "tool_call", "tool_result", "tool_result", "assistant",
     ]  # fmt: skip
@@ -701,3 +703,183 @@ def test_long_prompts_are_priced_by_their_own_length(stub: ProviderStub, dialect
     stub.script(answer(dialect, TABLE))
     c = converse(stub, make_model(dialect, price=card)).conversation
     assert c.cost_usd == pytest.approx((800 * 2 + 200 * 0.2 + 450 * 10) / 1e6, abs=1e-9)
+
+
+# -- what was sent and what was served
+
+
+def in_body(dialect: str, body: dict[str, Any]) -> dict[str, Any]:
+    """What a request's body really holds, read without the dialects."""
+    if dialect == "anthropic":
+        effort, cap = body.get("output_config", {}).get("effort"), body.get("max_tokens")
+        budget = body.get("thinking", {}).get("budget_tokens")
+    elif dialect == "openai":
+        effort, cap, budget = body.get("reasoning", {}).get("effort"), body.get("max_output_tokens"), None
+    elif dialect == "google":
+        body = body["generationConfig"]
+        thinking = body.get("thinkingConfig", {})
+        effort, cap, budget = thinking.get("thinkingLevel"), body.get("maxOutputTokens"), thinking.get("thinkingBudget")
+    else:
+        cap = body.get("max_completion_tokens" if dialect == "xai" else "max_tokens")
+        effort, budget = body.get("reasoning_effort"), None
+    effort = effort.lower() if effort else "default"
+    return {"temperature": body.get("temperature"), "effort": effort, "max_tokens": cap, "budget": budget}
+
+
+@every_dialect
+@pytest.mark.parametrize("effort", ["default", "medium"])
+@pytest.mark.parametrize("temperature", [None, 0.0, 0.7])
+@pytest.mark.parametrize("budget", [None, 2048])
+def test_the_record_says_what_was_sent(
+    stub: ProviderStub, dialect: str, effort: str, temperature: float | None, budget: int | None
+) -> None:
+    stub.script(answer(dialect, TABLE))
+    model = make_model(dialect, effort=effort, temperature=temperature, thinking_budget=budget, max_tokens=4096)
+    talk = converse(stub, model)
+    c = talk.conversation
+    if budget and dialect not in ("anthropic", "google"):
+        assert talk.error is not None
+        assert "has no thinking_budget" in str(talk.error)
+        assert talk.error.stops_model  # type: ignore[attr-defined]
+        assert (stub.requests, c.effort_applied, c.max_tokens_applied, c.reasoning_mode) == ([], None, None, None)
+        return
+    sent = in_body(dialect, stub.bodies[0])
+    assert sent == {"temperature": temperature, "effort": effort, "max_tokens": 4096, "budget": budget}
+    assert c.temperature_requested == temperature
+    assert (c.temperature_applied, c.effort_applied, c.max_tokens_applied) == (temperature, effort, 4096)
+    parts = [f"thinking_budget={budget}"] * bool(budget) + [f"effort={effort}"] * (effort != "default")
+    assert c.reasoning_mode == (",".join(parts) or "default")
+
+
+@every_dialect
+def test_nothing_is_said_to_be_sent_when_nothing_was(stub: ProviderStub, dialect: str) -> None:
+    def no_money(worst: float) -> None:
+        raise BudgetExhausted("no money")
+
+    c = converse(stub, make_model(dialect), before_call=no_money).conversation
+    assert stub.requests == []
+    assert (c.temperature_applied, c.effort_applied, c.max_tokens_applied, c.reasoning_mode) == (None, None, None, None)
+
+
+@every_dialect
+def test_a_run_that_ends_in_an_error_says_what_was_sent(stub: ProviderStub, dialect: str) -> None:
+    stub.script(Answer(error_body(dialect, "permission_error", "no", 403), 403))
+    c = converse(stub, make_model(dialect)).conversation
+    assert (c.temperature_applied, c.effort_applied, c.max_tokens_applied) == (0.0, "medium", 300)
+
+
+def test_a_thinking_budget_that_is_rejected_is_dropped_and_said(stub: ProviderStub) -> None:
+    message = "thinking.enabled.budget_tokens: not supported by this model"
+    stub.script(Answer(error_body("anthropic", "invalid_request_error", message), 400), answer("anthropic", TABLE))
+    c = converse(stub, make_model("anthropic", effort="default", thinking_budget=2048, max_tokens=4096)).conversation
+    assert "thinking" in stub.bodies[0]
+    assert "thinking" not in stub.bodies[1]
+    assert (c.dropped_parameters, c.reasoning_mode) == (["thinking_budget"], "default")
+
+
+@pytest.mark.parametrize("budget", [1, 300, 4096])
+def test_a_thinking_budget_without_room_is_a_configuration_error(stub: ProviderStub, budget: int) -> None:
+    talk = converse(stub, make_model("anthropic", thinking_budget=budget, max_tokens=4096))
+    assert "thinking_budget must be from 1024 to below max_tokens (4096)" in str(talk.error)
+    assert talk.error.stops_model  # type: ignore[union-attr]
+
+
+def test_adaptive_thinking_is_said(stub: ProviderStub) -> None:
+    stub.script(answer("anthropic", TABLE), answer("anthropic", TABLE))
+    model = make_model("anthropic", options={"thinking": "adaptive"})
+    assert converse(stub, model).conversation.reasoning_mode == "thinking=adaptive,effort=medium"
+    assert stub.bodies[0]["thinking"] == {"type": "adaptive"}
+    both = converse(
+        stub, make_model("anthropic", options={"thinking": "adaptive"}, thinking_budget=2048, max_tokens=4096)
+    )
+    assert "exclude each other" in str(both.error)
+
+
+@every_dialect
+def test_additions_to_the_body_are_merged(stub: ProviderStub, dialect: str) -> None:
+    """An addition beside the effort must not push the effort out of the request."""
+    extra: dict[str, Any] = {
+        "openai": {"reasoning": {"summary": "auto"}},
+        "google": {"generationConfig": {"topK": 1, "thinkingConfig": {"includeThoughts": True}}},
+        "anthropic": {"output_config": {"format": None}},
+    }.get(dialect, {"top_p": 0.5})
+    stub.script(answer(dialect, TABLE))
+    c = converse(stub, make_model(dialect, options={"extra_body": extra})).conversation
+    assert in_body(dialect, stub.bodies[0])["effort"] == c.effort_applied == "medium"
+    with ProviderStub() as plain:
+        plain.script(answer(dialect, TABLE))
+        converse(plain, make_model(dialect))
+        assert stub.bodies[0] != plain.bodies[0]
+
+
+@every_dialect
+@pytest.mark.parametrize(
+    ("extra", "named"),
+    [
+        ({"temperature": 1}, "temperature"),
+        ({"generationConfig": {"maxOutputTokens": 5}}, "generationConfig.maxOutputTokens"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"max_completion_tokens": 5}, "max_completion_tokens"),
+        ({"model": "another"}, "model"),
+        ({"messages": []}, "messages"),
+        ({"tools": []}, "tools"),
+    ],
+)
+def test_additions_to_the_body_cannot_set_what_the_record_states(
+    stub: ProviderStub, dialect: str, extra: dict[str, Any], named: str
+) -> None:
+    talk = converse(stub, make_model(dialect, options={"extra_body": extra}))
+    assert talk.error is not None
+    assert f"options.extra_body must not set {named}" in str(talk.error)
+    assert stub.requests == []
+
+
+def with_tier(dialect: str, tier: object, text: str = TABLE, calls: Any = ()) -> Answer:
+    body = body_of(dialect, text, calls)
+    where = {"anthropic": ("usage", "service_tier"), "google": ("usageMetadata", "serviceTier")}
+    if dialect in where:
+        outer, inner = where[dialect]
+        body[outer][inner] = tier
+    else:
+        body["service_tier"] = tier
+    return Answer(body)
+
+
+@every_dialect
+def test_served_tier(stub: ProviderStub, dialect: str) -> None:
+    calls = [("c1", "list_tables", {})]
+    stub.script(with_tier(dialect, "flex", "", calls), answer(dialect, "", calls), with_tier(dialect, "flex"))
+    same = converse(stub, make_model(dialect)).conversation
+    assert (same.served_tier, same.flags) == ("flex", [])
+    stub.script(with_tier(dialect, "priority", "", calls), with_tier(dialect, "standard"))
+    talk = converse(stub, make_model(dialect))
+    assert (talk.conversation.served_tier, talk.conversation.flags) == ("priority", ["tier_changed"])
+    assert [event["tier"] for event in talk.events("assistant")] == ["priority", "standard"]
+    stub.script(with_tier(dialect, None))
+    none = converse(stub, make_model(dialect)).conversation
+    assert (none.served_tier, none.flags) == (None, [])
+
+
+@streamed
+def test_served_tier_of_a_stream(stub: ProviderStub, dialect: str) -> None:
+    whole = stream(dialect, TABLE)
+    chunks = []
+    for chunk in whole.chunks or ():
+        head, mark, data = chunk.partition("data: ")
+        event = None if "[DONE]" in data else json.loads(data)
+        if event and dialect == "anthropic" and event["type"] == "message_start":
+            event["message"]["usage"]["service_tier"] = "priority"
+        elif event and dialect == "openai":
+            event["response"]["service_tier"] = "priority"
+        elif event and dialect in ("xai", "openai_compat"):
+            event["service_tier"] = "priority"
+        chunks.append(chunk if event is None else f"{head}{mark}{json.dumps(event)}\n\n")
+    stub.script(Answer(chunks=chunks))
+    assert converse(stub, make_model(dialect, stream=True)).conversation.served_tier == "priority"
+
+
+def test_google_traffic_type_stands_for_the_tier(stub: ProviderStub) -> None:
+    body = body_of("google", TABLE)
+    body["usageMetadata"]["trafficType"] = "ON_DEMAND_FLEX"
+    stub.script(Answer(body))
+    assert converse(stub, make_model("google")).conversation.served_tier == "ON_DEMAND_FLEX"

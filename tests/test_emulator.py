@@ -998,3 +998,16 @@ def test_latency_is_added_to_every_reply():
         response = Lab(running).post("openai/v1/responses", HELLO)
         assert response.status_code == 200
         assert time.perf_counter() - start >= 0.2
+
+
+# --- service tiers
+
+
+def test_replies_name_the_tier_where_the_vendor_does(lab: Lab) -> None:
+    lab.script(DONE, DONE, DONE, DONE)
+    asked: Any = {"model": SCRIPTED, "messages": [{"role": "user", "content": "Go"}]}
+    assert lab.openai().responses.create(model=SCRIPTED, input="Go").service_tier == "default"
+    assert lab.openai().chat.completions.create(**asked).service_tier == "default"
+    assert lab.anthropic().messages.create(**asked, max_tokens=2000).usage.service_tier == "standard"
+    assert {chunk.service_tier for chunk in lab.openai().chat.completions.create(**asked, stream=True)} == {"default"}
+    assert lab.openai("xai").chat.completions.create(**asked).service_tier is None

@@ -374,6 +374,32 @@ def test_resolved_model(stub: ProviderStub) -> None:
     assert same.cost_usd == pytest.approx(0.00614)
 
 
+@pytest.mark.parametrize(
+    ("asked", "reported", "same"),
+    [
+        ("acme-1", "acme-1", True),
+        ("acme-1", "acme-1-20260930", True),
+        ("acme-1", "acme-1-2026-09-30", True),
+        ("acme-1", "ACME-1-0731", True),
+        ("acme-1", "models/acme-1-preview-09-2026", True),
+        ("acme/acme-1-0731", "acme-1", True),
+        ("claude-fable-5", "claude-fable-5-1", False),
+        ("claude-fable-5-1", "claude-fable-5", False),
+        ("zai-org/GLM-5.3", "zai-org/GLM-5.3-Flash", False),
+        ("zai-org/GLM-5.3-Flash", "zai-org/GLM-5.3", False),
+        ("grok-4", "grok-4.7", False),
+        ("gpt-6", "gpt-6-sol", False),
+        ("acme-1", "acme-12026", False),
+    ],
+)
+def test_another_model_of_the_same_name_is_another_model(
+    stub: ProviderStub, asked: str, reported: str, same: bool
+) -> None:
+    c = talk_to(stub, chat("x", model=reported), model=make_model("openai_compat", id=asked)).conversation
+    assert c.resolved_model == reported
+    assert c.flags == ([] if same else ["other_model"])
+
+
 def test_flag_for_totals_that_do_not_add_up(stub: ProviderStub) -> None:
     body = body_of("openai_compat", "x")
     body["usage"]["total_tokens"] = 9_999

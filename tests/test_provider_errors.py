@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from provider_stub import Answer, ProviderStub, sse
+from talk import KEY, PREFIX, converse, make_model
+from vendor_shapes import DIALECTS, answer
 
+from pytest_ctxbench.agent.dialects import HttpPool, Setup, open_dialect
 from pytest_ctxbench.agent.provider_errors import (
     RULES,
     Failure,
@@ -19,6 +25,8 @@ from pytest_ctxbench.agent.provider_errors import (
     fault_from_exception,
     retry_after_seconds,
 )
+from pytest_ctxbench.agent.types import Limits
+from pytest_ctxbench.errors import ProviderError
 
 SENT = frozenset({"temperature", "effort", "max_tokens", "thinking_budget"})
 
@@ -27,8 +35,9 @@ def openai(code: str | None, message: str = "no", **more: Any) -> dict[str, Any]
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code, **more}}
 
 
-def anthropic(kind: str, message: str = "no") -> dict[str, Any]:
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
+def anthropic(kind: str, message: str = "no", details: Any = None) -> dict[str, Any]:
+    more = {} if details is None else {"details": details}
+    return {"type": "error", "error": {"type": kind, "message": message, **more}, "request_id": "req_1"}
 
 
 def google(status: str, message: str = "no", details: Any = None) -> dict[str, Any]:
@@ -44,75 +53,228 @@ def mistral(*entries: tuple[list[str], str]) -> dict[str, Any]:
 
 
 DAILY = [{"violations": [{"quotaId": "GenerateRequestsPerDayPerProject"}]}, {"retryDelay": "30s"}]
-#: (row of RULES by its index, dialect, status, body)
-ROWS: list[tuple[int, str, int | None, Any]] = [
-    (0, "openai", 429, openai("insufficient_quota", "You exceeded your current quota")),
-    (0, "anthropic", 400, anthropic("invalid_request_error", "Your credit balance is too low to access the API.")),
-    (0, "xai", 403, xai("permission-denied", "Your team has used all available credits or reached its monthly spending limit.")),
-    (0, "google", 429, google("RESOURCE_EXHAUSTED", "Quota exceeded", DAILY)),
-    (0, "openai_compat", 403, {"error": "Insufficient Balance"}),
-    (1, "openai_compat", 402, {"error": {"message": "Payment Required"}}),
-    (2, "openai", 400, openai("context_length_exceeded", "maximum context length")),
-    (2, "openai_compat", 400, openai(None, "This model's maximum context length is 32768 tokens. However, you requested 40000 tokens.")),
-    (2, "openai_compat", 422, openai(None, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 32769.")),
-    (2, "openai_compat", 400, {"object": "error", "message": "Prompt contains 40000 tokens, too large for model with 32768 maximum context length", "code": "3051"}),
-    (2, "openai_compat", 400, openai(None, "'max_tokens' is too large: 16384. This model's maximum context length is 32768 tokens", param="max_tokens")),
-    (2, "anthropic", 400, anthropic("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum")),
-    (2, "anthropic", 400, anthropic("invalid_request_error", "input length and `max_tokens` exceed context limit: 190000 + 16384 > 200000")),
-    (2, "google", 400, google("INVALID_ARGUMENT", "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).")),
-    (2, "xai", 400, xai("invalid-argument", "This model's maximum prompt length is 131072 but the request contains 200000 tokens.")),
-    (2, "openai", 200, {"error": {"code": "context_length_exceeded", "message": "Your input exceeds the context window"}}),
-    (3, "anthropic", 413, "<html>Payload Too Large</html>"),
-    (4, "openai", 400, openai("invalid_prompt", "(flagged text)")),
-    (4, "openai", 400, openai("content_policy_violation")),
-    (4, "openai_compat", 400, openai("content_filter", "The response was filtered due to the prompt triggering our content management policy")),
-    (4, "xai", 403, xai("permission-denied", "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO")),
-    (4, "anthropic", 400, anthropic("invalid_request_error", "Output blocked by content filtering policy")),
-    (4, "openai", 200, {"error": {"code": "invalid_prompt", "message": "flagged"}}),
-    (5, "openai", 401, openai("invalid_api_key")),
-    (5, "anthropic", 401, ""),
-    (6, "google", 400, google("INVALID_ARGUMENT", "API key not valid. Please pass a valid API key.", [{"reason": "API_KEY_INVALID"}])),
-    (6, "xai", 400, xai("invalid-argument", "Incorrect API key provided: xa***et.")),
-    (7, "xai", 403, xai("permission-denied", "Access to the chat endpoint is denied")),
-    (7, "anthropic", 403, anthropic("permission_error")),
-    (8, "openai_compat", 400, openai(None, "The model `acme-9` does not exist or you do not have access to it.")),
-    (8, "openai_compat", 400, openai("model_not_available")),
-    (9, "anthropic", 404, anthropic("not_found_error", "model: acme-9")),
-    (9, "openai", 404, "<html>Not Found</html>"),
-    (10, "anthropic", 200, anthropic("overloaded_error", "Overloaded")),
-    (10, "openai", 200, {"error": {"code": "server_error", "message": "An error occurred"}}),
-    (10, "openai_compat", None, openai("rate_limit_exceeded")),
-    (11, "anthropic", 529, ""),
-    (11, "openai", 429, {}),
-    (11, "google", 500, "boom"),
-    (11, "xai", 408, {}),
-    (11, "openai", 409, {}),
-    (12, "openai_compat", 400, openai(None, "The engine is overloaded, please retry")),
+#: Instead of a status: the error comes inside a stream that began with status 200.
+STREAM = None
+#: (name of the row, dialect, status, body): errors as the vendors send them.
+ROWS: list[tuple[str, str, int | None, Any]] = [
+    ("no_credit", "openai", 429, openai("insufficient_quota", "You exceeded your current quota")),
+    ("no_credit", "anthropic", 400, anthropic("invalid_request_error", "Your credit balance is too low to access the API.")),
+    ("no_credit", "xai", 403, xai("permission-denied", "Your team has used all available credits or reached its monthly spending limit.")),
+    ("no_credit", "openai_compat", 403, {"error": "Insufficient Balance"}),
+    ("no_credit", "anthropic", 429, anthropic("rate_limit_error", "spend limit", {"error_code": "enforced_spend_limit_reached"})),
+    ("no_credit", "anthropic", 400, anthropic("invalid_request_error", "You have reached your specified API usage limits. You will regain access on 2026-12-01.")),
+    ("no_credit", "xai", 403, xai("permission-denied", "Your newly created team doesn't have any credits yet. You can purchase those in the console.")),
+    ("payment_required", "openai_compat", 402, {"error": {"message": "Payment Required"}}),
+    ("limit_beyond_waiting", "google", 429, google("RESOURCE_EXHAUSTED", "Quota exceeded", DAILY)),
+    ("limit_beyond_waiting", "google", 429, google("RESOURCE_EXHAUSTED", "* Quota exceeded for metric: generate_content_free_tier_requests, limit: 0, model: acme-1")),
+    ("limit_beyond_waiting", "openai", 429, openai("rate_limit_exceeded", "Rate limit reached for acme-1 in organization org-1 on requests per day (RPD): Limit 200, Used 200, Requested 1. Please try again in 7m12s.")),
+    ("limit_beyond_waiting", "openai", 429, openai("rate_limit_exceeded", "Request too large for acme-1 in organization org-1 on tokens per min (TPM): Limit 30000, Requested 52000.")),
+    ("context_overflow", "openai", 400, openai("context_length_exceeded", "maximum context length")),
+    ("context_overflow", "openai_compat", 400, openai(None, "This model's maximum context length is 32768 tokens. However, you requested 40000 tokens.")),
+    ("context_overflow", "openai_compat", 422, openai(None, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 32769.")),
+    ("context_overflow", "openai_compat", 400, {"object": "error", "message": "Prompt contains 40000 tokens, too large for model with 32768 maximum context length", "code": "3051"}),
+    ("context_overflow", "openai_compat", 400, openai(None, "'max_tokens' is too large: 16384. This model's maximum context length is 32768 tokens", param="max_tokens")),
+    ("context_overflow", "anthropic", 400, anthropic("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum")),
+    ("context_overflow", "anthropic", 400, anthropic("invalid_request_error", "input length and `max_tokens` exceed context limit: 190000 + 16384 > 200000")),
+    ("context_overflow", "google", 400, google("INVALID_ARGUMENT", "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).")),
+    ("context_overflow", "xai", 400, xai("invalid-argument", "This model's maximum prompt length is 131072 but the request contains 200000 tokens.")),
+    ("context_overflow", "openai", 200, {"error": {"code": "context_length_exceeded", "message": "Your input exceeds the context window"}}),
+    ("context_overflow", "openai_compat", 403, {"error": {"message": "Input token count + max_tokens must be less than the context length of the model", "type": "invalid_request_error"}}),
+    ("body_too_large", "anthropic", 413, "<html>Payload Too Large</html>"),
+    ("refusal", "openai", 400, openai("invalid_prompt", "(flagged text)")),
+    ("refusal", "openai", 400, openai("content_policy_violation")),
+    ("refusal", "openai_compat", 400, openai("content_filter", "The response was filtered due to the prompt triggering our content management policy")),
+    ("refusal", "xai", 403, xai("permission-denied", "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO")),
+    ("refusal", "anthropic", 400, anthropic("invalid_request_error", "Output blocked by content filtering policy")),
+    ("refusal", "openai", 200, {"error": {"code": "invalid_prompt", "message": "flagged"}}),
+    ("refusal", "openai", 200, {"status": "failed", "error": {"code": "bio_policy", "message": "blocked"}}),
+    ("key_not_accepted", "openai", 401, openai("invalid_api_key")),
+    ("key_not_accepted", "anthropic", 401, ""),
+    ("key_not_accepted_by_its_words", "google", 400, google("INVALID_ARGUMENT", "API key not valid. Please pass a valid API key.", [{"reason": "API_KEY_INVALID"}])),
+    ("key_not_accepted_by_its_words", "xai", 400, xai("invalid-argument", "Incorrect API key provided: xa***et.")),
+    ("key_not_accepted_by_its_words", "anthropic", 400, anthropic("invalid_request_error", "This organization has been disabled.")),
+    ("key_not_accepted_by_its_words", "anthropic", 400, anthropic("invalid_request_error", "On hold.", {"error_code": "organization_on_hold"})),
+    ("key_not_allowed", "xai", 403, xai("permission-denied", "Access to the chat endpoint is denied")),
+    ("key_not_allowed", "anthropic", 403, anthropic("permission_error")),
+    ("no_such_model", "openai_compat", 400, openai(None, "The model `acme-9` does not exist or you do not have access to it.")),
+    ("no_such_model", "openai_compat", 400, openai("model_not_available")),
+    ("no_such_model", "openai_compat", 200, {"error": "model 'acme-9' not found, try pulling it first"}),
+    ("no_such_address", "anthropic", 404, anthropic("not_found_error", "model: acme-9")),
+    ("no_such_address", "openai", 404, "<html>Not Found</html>"),
+    *[("redirect", dialect, 307, "") for dialect in DIALECTS],
+    ("redirect", "google", 302, "<html>Moved</html>"),
+    ("vendors_fault", "anthropic", 200, anthropic("overloaded_error", "Overloaded")),
+    ("vendors_fault", "openai", 200, {"error": {"code": "server_error", "message": "An error occurred"}}),
+    ("vendors_fault", "openai_compat", STREAM, openai("rate_limit_exceeded")),
+    ("vendors_fault", "anthropic", STREAM, anthropic("overloaded_error", "Overloaded")),
+    ("vendors_fault", "openai", STREAM, {"type": "error", **openai("server_error")}),
+    ("busy_status", "anthropic", 529, ""),
+    ("busy_status", "openai", 429, {}),
+    ("busy_status", "google", 500, "boom"),
+    ("busy_status", "xai", 408, {}),
+    ("busy_status", "openai", 409, {}),
+    ("busy_status", "google", 499, "<html>Client Closed Request</html>"),
+    ("vendors_fault", "google", 499, google("CANCELLED", "The operation was cancelled.")),
+    ("overload_by_its_words", "openai_compat", 400, openai(None, "The engine is overloaded, please retry")),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "dialect", "status", "body"), ROWS)
-def test_row(row: int, dialect: str, status: int | None, body: Any) -> None:
-    failure = failure_from_body(status, body)
-    first = next(index for index, rule in enumerate(RULES) if rule.fits(dialect, failure))
-    assert first == row, f"{failure} met row {first}: {RULES[first].why}"
-    assert classify(dialect, failure, sent=SENT).kind is RULES[row].kind
+every_row = pytest.mark.parametrize(("row", "dialect", "status", "body"), ROWS)
+BY_NAME = {rule.name: rule for rule in RULES}
+#: What becomes of a run whose first request meets the kind: (failure, error class, whether the model is left alone).
+OUTCOMES: dict[Kind, tuple[str | None, str | None, bool]] = {
+    Kind.TRANSIENT: (None, "provider_transient", False),
+    Kind.REFUSAL: ("provider_refusal", None, False),
+    Kind.CONTEXT_OVERFLOW: ("context_overflow", None, False),
+    Kind.BAD_CONFIGURATION: (None, "provider_config", True),
+    Kind.AUTH: (None, "provider_auth", True),
+    Kind.QUOTA: (None, "provider_quota", True),
+}
+
+
+@pytest.fixture(scope="module")
+def stub() -> Iterator[ProviderStub]:
+    with ProviderStub() as server:
+        yield server
+
+
+def sent_by_the_vendor(stub: ProviderStub, status: int | None, body: Any) -> None:
+    """The next answer of the stub."""
+    headers = {"location": "http://127.0.0.2:9/elsewhere"} if status and 300 <= status < 400 else {}
+    stub.script(Answer(chunks=sse(body)) if status is STREAM else Answer(body, status or 200, headers))
+
+
+@every_row
+def test_row_through_the_vendors_sdk(stub: ProviderStub, row: str, dialect: str, status: int | None, body: Any) -> None:
+    """One attempt over real HTTP: which row decides, and what the SDK leaves of the error."""
+    sent_by_the_vendor(stub, status, body)
+
+    async def attempt() -> ProviderFault:
+        http = HttpPool()
+        model = make_model(dialect, stream=status is STREAM)
+        setup = Setup(model, "s", "p", (), http, 20.0, api_key=KEY, base_url=stub.url + PREFIX[dialect])
+        with pytest.raises(ProviderFault) as caught:
+            await open_dialect(setup).request()
+        await http.close()
+        return caught.value
+
+    fault = asyncio.run(attempt())
+    assert (fault.rule, fault.kind) == (row, BY_NAME[row].kind), str(fault)
+    assert fault.status == (200 if status is STREAM else status)
+
+
+@every_row
+def test_row_ends_a_run_as_its_kind_says(
+    stub: ProviderStub, row: str, dialect: str, status: int | None, body: Any
+) -> None:
+    """At the start of a conversation. Bad configuration, key and quota stop the model; nothing stops the session."""
+    sent_by_the_vendor(stub, status, body)
+    model = make_model(dialect, stream=status is STREAM)
+    talk = converse(stub, model, limits=Limits(max_retries=0, model_timeout_s=20.0))
+    failure, error_class, stops = OUTCOMES[BY_NAME[row].kind]
+    assert talk.conversation.failure == failure
+    if error_class is None:
+        assert talk.error is None
+    else:
+        assert isinstance(talk.error, ProviderError)
+        assert (talk.error.error_class, talk.error.stops_model) == (error_class, stops)
 
 
 def test_every_row_has_a_test() -> None:
-    assert {row for row, *_ in ROWS} == set(range(len(RULES)))
+    """A row needs an error that a vendor sends, above; an error for which no row decides needs none."""
+    assert len(BY_NAME) == len(RULES), "two rows have one name"
+    assert {row for row, *_ in ROWS} == set(BY_NAME)
 
 
-@pytest.mark.parametrize("row", range(len(RULES)))
-def test_no_row_is_redundant(row: int) -> None:
+def test_every_kind_but_the_two_without_rows_has_an_outcome() -> None:
+    assert {rule.kind for rule in RULES} == set(OUTCOMES) == set(Kind) - {Kind.BAD_PARAMETER, Kind.PROTOCOL}
+
+
+@pytest.mark.parametrize("row", BY_NAME)
+def test_no_row_is_redundant(row: str) -> None:
     """Without the row, at least one of its errors would mean something else."""
-    others = [rule for index, rule in enumerate(RULES) if index != row]
+    others = [rule for rule in RULES if rule.name != row]
 
     def meaning(dialect: str, failure: Failure) -> Kind | None:
         return next((rule.kind for rule in others if rule.fits(dialect, failure)), None)
 
     mine = [(dialect, failure_from_body(status, body)) for at, dialect, status, body in ROWS if at == row]
-    assert any(meaning(dialect, failure) is not RULES[row].kind for dialect, failure in mine)
+    assert any(meaning(dialect, failure) is not BY_NAME[row].kind for dialect, failure in mine)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        (429, "Rate limit reached for acme-1 on tokens per min (TPM): Limit 30000, Used 29000, Requested 2000.", Kind.TRANSIENT),
+        (429, "Quota exceeded for metric: generate_requests, limit: 10, model: acme-1. Please retry in 12s.", Kind.TRANSIENT),
+        (429, "This request would exceed your organization's rate limit of 30,000 input tokens per minute", Kind.TRANSIENT),
+        (403, "Access to the chat endpoint is denied", Kind.AUTH),
+        (400, "messages[3]: the model sent a tool call without a result", Kind.BAD_CONFIGURATION),
+    ],
+)  # fmt: skip
+def test_errors_that_resemble_others(status: int, message: str, kind: Kind) -> None:
+    assert classify("openai", failure_from_body(status, openai(None, message))).kind is kind
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_redirect_is_not_followed_with_the_key(stub: ProviderStub, dialect: str) -> None:
+    with ProviderStub() as other:
+        stub.script(Answer("", 307, {"location": f"{other.url}/v1/elsewhere"}))
+        talk = converse(stub, make_model(dialect))
+        assert isinstance(talk.error, ProviderError)
+        assert talk.error.stops_model
+        assert "HTTP 307" in str(talk.error)
+        assert other.requests == []
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "stops"),
+    [
+        (403, "<html>Sorry, you have been blocked</html>", False),
+        (400, openai(None, "messages[3]: unexpected"), False),
+        (404, openai(None, "Item with id 'rs_1' not found."), False),
+        (401, openai("invalid_api_key"), True),
+        (402, {}, True),
+        (429, openai("insufficient_quota"), True),
+    ],
+)
+def test_in_the_middle_only_what_concerns_every_run_stops_the_model(
+    stub: ProviderStub, status: int, body: Any, stops: bool
+) -> None:
+    stub.script(answer("openai", "", [("c1", "list_tables", {})]), Answer(body, status))
+    talk = converse(stub, make_model("openai"))
+    assert isinstance(talk.error, ProviderError)
+    assert talk.error.stops_model is stops
+    assert talk.conversation.turns == 1
+
+
+def test_what_the_sdk_itself_refuses_stops_the_model(monkeypatch: pytest.MonkeyPatch, stub: ProviderStub) -> None:
+    """An SDK's own check fails for every run alike, and nothing was sent."""
+    monkeypatch.setattr("openai.resources.responses.responses.AsyncResponses.create", _refuse)
+    talk = converse(stub, make_model("openai"))
+    assert isinstance(talk.error, ProviderError)
+    assert (talk.error.error_class, talk.error.stops_model) == ("provider_protocol", True)
+    assert "Streaming is required" in str(talk.error)
+
+
+async def _refuse(*_: Any, **__: Any) -> None:
+    raise ValueError("Streaming is required")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_pages_instead_of_answers_stop_the_model(stub: ProviderStub, stream: bool) -> None:
+    page = Answer("<html>Log in</html>")
+    limits = Limits(max_retries=2, model_timeout_s=20.0)
+    stub.script(page, page, page)
+    talk = converse(stub, make_model("openai_compat", stream=stream), limits=limits)
+    assert isinstance(talk.error, ProviderError)
+    assert (talk.error.error_class, talk.error.stops_model) == ("provider_protocol", True)
+    assert str(talk.error).endswith("(after 3 attempts); check base_url and provider of the model's entry")
+
+    stub.script(page, Answer(drop=True), page)
+    mixed = converse(stub, make_model("openai_compat", stream=stream), limits=limits)
+    assert isinstance(mixed.error, ProviderError)
+    assert not mixed.error.stops_model
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ Failed runs (design 1) end up in `Conversation.failure` and are no exceptions; w
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -104,7 +105,6 @@ class _Run:
     async def to_the_end(self, system: str, prompt: str) -> None:
         c = self.c
         c.temperature_requested = self.model.temperature
-        c.max_tokens_applied = self.dialect.max_tokens
         self.event("system", text=clean(system), tools=[asdict(tool) for tool in self.tools.values()])
         self.event("user", text=clean(prompt))
         while self.turn < self.limits.turn_cap:
@@ -165,6 +165,7 @@ class _Run:
         """One model round trip with its repeats; None when the provider turned the conversation down, which ends it."""
         c, dialect = self.c, self.dialect
         backoff = Backoff(self.limits, self.clock)
+        only_pages = c.turns == 0  # so far every answer of the conversation was something that is no JSON at all
         while True:
             worst = self._worst_case()
             self.before_call(worst)
@@ -181,12 +182,9 @@ class _Run:
                     self._drop(fault.parameter, fault)
                     continue
                 if fault.kind is not Kind.TRANSIENT:
-                    # In the middle of a conversation it may be this conversation; at its start it is the setup.
-                    fatal = fault.kind in (Kind.AUTH, Kind.QUOTA) or (
-                        c.turns == 0 and fault.kind is Kind.BAD_CONFIGURATION
-                    )
-                    raise fault.error(self.model.id, stops_model=fatal) from fault
-                wait = backoff.next_wait(fault, self.model.id)
+                    raise fault.error(self.model.id, stops_model=self._is_setup(fault)) from fault
+                only_pages = only_pages and fault.code == "invalid_json"
+                wait = backoff.next_wait(fault, self.model.id, wrong_address=only_pages)
                 c.model_retries += 1
                 self.event(
                     "retry",
@@ -201,6 +199,13 @@ class _Run:
                 continue
             self._count(reply, self.clock.monotonic() - started, worst)
             return reply
+
+    def _is_setup(self, fault: ProviderFault) -> bool:
+        """Whether every run of the model would meet this fault. At a conversation's start it is the setup; in its
+        middle the setup has worked, so it may be this conversation: a firewall answers 403 to some statements."""
+        if fault.kind is Kind.QUOTA or (fault.kind is Kind.AUTH and fault.status != 403):
+            return True
+        return self.c.turns == 0
 
     def _worst_case(self) -> float:
         """USD that the next request can cost at most.
@@ -240,8 +245,9 @@ class _Run:
         if reply.thinking or dialect.name == "anthropic":
             c.thinking_chars = (c.thinking_chars or 0) + len(reply.thinking)
         if reply.model:
-            self._resolved(reply.model)
-        c.temperature_applied = dialect.temperature
+            self._resolved(clean(reply.model))
+        if reply.tier:
+            self._served(clean(reply.tier))
         c.turn_times.append(
             {
                 "turn": self.turn,
@@ -255,6 +261,7 @@ class _Run:
             thinking=reply.thinking,
             stop_reason=reply.stop_reason,
             model=reply.model,
+            tier=reply.tier,
             model_s=round(seconds, 6),
             usage=None if usage is None else asdict(usage),
             usage_reported=clean_json(dict(reply.usage)) if reply.usage else None,
@@ -291,18 +298,22 @@ class _Run:
     def _drop(self, parameter: str, fault: ProviderFault) -> None:
         self.dialect.drop(parameter)
         self.c.dropped_parameters.append(parameter)
-        if parameter == "max_tokens":
-            self.c.max_tokens_applied = None
         self.event("note", text=f"the provider rejects {parameter}, so it is left out", reason=fault.describe())
 
     def _resolved(self, reported: str) -> None:
         c = self.c
         if c.resolved_model is None:
-            c.resolved_model = clean(reported)
+            c.resolved_model = reported
             if not _same_family(self.model.id, reported):
                 self.flag("other_model")
         elif c.resolved_model != reported:
             self.flag("model_changed")
+
+    def _served(self, tier: str) -> None:
+        if self.c.served_tier is None:
+            self.c.served_tier = tier
+        elif self.c.served_tier != tier:
+            self.flag("tier_changed")
 
     # -- the tools
 
@@ -391,9 +402,14 @@ class _Run:
         self.c.failure_detail = clean(detail)
 
     def sum_up(self) -> None:
-        """What was asked for in the end, after everything that the provider rejected."""
+        """What the last request asked for, after everything that the provider rejected."""
+        sent = self.dialect.sent
+        if sent is None:
+            return
+        self.c.temperature_applied = sent.get("temperature")
+        self.c.max_tokens_applied = sent.get("max_tokens")
+        self.c.effort_applied = str(sent.get("effort", "default")).lower()
         self.c.reasoning_mode = self.dialect.reasoning_mode()
-        self.c.effort_applied = self.dialect.effort or "default"
 
 
 def _parse_arguments(given: object) -> tuple[dict[str, Any] | None, str | None]:
@@ -430,7 +446,12 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+#: A date or a build behind an id, in the vendors' ways: -20260930, -2026-09-30, -0731, -001, @20260930,
+#: -preview-09-2026. One digit or a word is another model: claude-fable-5-1, GLM-5.3-Flash.
+_DATED = re.compile(r"(?:[-@:](?:\d{3,8}|\d{4}-\d\d(?:-\d\d)?|\d\d-\d{4}|preview|exp(?:erimental)?))*")
+
+
 def _same_family(requested: str, reported: str) -> bool:
     """Whether the id that a provider reports is the requested one, with or without a date or a path before it."""
-    a, b = (name.rsplit("/", 1)[-1].lower() for name in (requested, reported))
-    return a.startswith(b) or b.startswith(a)
+    a, b = sorted((name.rsplit("/", 1)[-1].lower() for name in (requested, reported)), key=len)
+    return b.startswith(a) and _DATED.fullmatch(b, len(a)) is not None

@@ -102,9 +102,11 @@ class ProviderFault(Exception):
         unanswered: bool = False,
         error_class: str | None = None,
         excerpt: str = "",
+        rule: str | None = None,
     ) -> None:
         super().__init__(" ".join(message.split()))
         self.kind = kind
+        self.rule = rule  # the name of the row of `RULES` that decided
         self.status = status
         self.code = code
         self.parameter = parameter
@@ -134,6 +136,7 @@ class Rule:
     """Fits when everything that it names fits: `providers`, `statuses` (None: no HTTP status of an error, that is
     inside an answer), and one of `codes` or `message` (a rule with neither goes by status alone)."""
 
+    name: str
     kind: Kind
     why: str
     providers: frozenset[str] | None = None
@@ -163,25 +166,43 @@ def _re(*alternatives: str) -> re.Pattern[str]:
 
 #: A request that the vendor understood and turned down; None and 200 are errors inside an answer or a stream.
 _TURNED_DOWN = frozenset({None, 200, 400, 403, 422, 451})
-_TOO_LARGE = frozenset({None, 200, 400, 413, 422})
+#: 403 is what Together documents for a prompt that does not fit.
+_TOO_LARGE = frozenset({None, 200, 400, 403, 413, 422})
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        "no_credit",
         Kind.QUOTA,
         "no credit: waiting does not help, and every run of the model would meet it",
         codes=_words(
             "insufficient_quota billing_hard_limit_reached billing_not_active billing_error insufficient_balance "
-            "insufficient_funds insufficient_credits payment_required quota_exhausted_per_day"
+            "insufficient_funds insufficient_credits payment_required contract_spend_limit_reached "
+            "enforced_spend_limit_reached linked_organization_spend_limit_reached "
+            "linked_organization_billing_unavailable user_profile_not_billable user_profile_billing_not_authorized"
         ),
         message=_re(
             r"credit balance is too low",
             r"used all available credits",
-            r"reached (?:its|your) (?:monthly )?spending limit",
+            r"(?:doesn't|does not|don't|do not) have any credits",
+            r"reached (?:its|your) (?:\w+ ){0,3}(?:spending|usage) limits?",
             r"insufficient (?:balance|credits?|funds)",
         ),
     ),
-    Rule(Kind.QUOTA, "payment required", statuses=frozenset({402})),
+    Rule("payment_required", Kind.QUOTA, "payment required", statuses=frozenset({402})),
     Rule(
+        "limit_beyond_waiting",
+        Kind.QUOTA,
+        "a limit that no wait within a session lifts: per day, of zero, or smaller than this one request",
+        statuses=frozenset({None, 200, 400, 403, 429}),
+        codes=_words("quota_exhausted_per_day"),
+        message=_re(
+            r"\bper day \((?:rpd|tpd)\)",
+            r"quota exceeded for metric\b.{0,160}\blimit: 0\b",
+            r"request too large for\b.{0,160}\bper min",
+        ),
+    ),
+    Rule(
+        "context_overflow",
         Kind.CONTEXT_OVERFLOW,
         "the conversation outgrew the model's window; also worded as a limit on prompt plus max_tokens",
         statuses=_TOO_LARGE,
@@ -202,14 +223,16 @@ RULES: tuple[Rule, ...] = (
             r"reduce the length of the (?:messages|prompt|input)",
         ),
     ),
-    Rule(Kind.CONTEXT_OVERFLOW, "a body larger than the API takes", statuses=frozenset({413})),
+    Rule("body_too_large", Kind.CONTEXT_OVERFLOW, "a body larger than the API takes", statuses=frozenset({413})),
     Rule(
+        "refusal",
         Kind.REFUSAL,
         "the content filter rejected the conversation; xAI gives a 403 with the code of a missing permission",
         statuses=_TURNED_DOWN,
         codes=_words(
             "content_filter content_policy_violation invalid_prompt moderation_blocked responsibleaipolicyviolation "
-            "prompt_blocked cyber_policy_violation content_blocked"
+            "prompt_blocked content_blocked cyber_policy_violation cyber_policy bio_policy "
+            "misalignment_policy_violation"
         ),
         message=_re(
             r"usage guidelines",
@@ -223,40 +246,58 @@ RULES: tuple[Rule, ...] = (
             r"prohibited content",
         ),
     ),
-    Rule(Kind.AUTH, "the key is not accepted", statuses=frozenset({401})),
+    Rule("key_not_accepted", Kind.AUTH, "the key is not accepted", statuses=frozenset({401})),
     Rule(
+        "key_not_accepted_by_its_words",
         Kind.AUTH,
-        "a bad key that comes as a 400 (Google, xAI) or inside an answer",
-        codes=_words("invalid_api_key authentication_error unauthenticated api_key_invalid"),
+        "a bad key or a locked account that comes as a 400 (Google, xAI, Anthropic) or inside an answer",
+        codes=_words("invalid_api_key authentication_error unauthenticated api_key_invalid organization_on_hold"),
         message=_re(
-            r"\bapi[ _]key\b.{0,40}(?:not valid|invalid|expired|not found)", r"(?:invalid|incorrect) api[ _]key"
+            r"\bapi[ _]key\b.{0,40}(?:not valid|invalid|expired|not found)",
+            r"(?:invalid|incorrect) api[ _]key",
+            r"organization has been disabled",
         ),
     ),
-    Rule(Kind.AUTH, "the key may not use this", statuses=frozenset({403})),
+    Rule("key_not_allowed", Kind.AUTH, "the key may not use this", statuses=frozenset({403})),
     Rule(
+        "no_such_model",
         Kind.BAD_CONFIGURATION,
-        "no such model; some vendors say so with a 400",
-        statuses=frozenset({400, 422}),
+        "no such model; some vendors say so with a 400 or inside an answer",
+        statuses=frozenset({None, 200, 400, 422}),
         codes=_words("model_not_found model_not_available invalid_model"),
         message=_re(r"\bmodel\b.{0,120}(?:does not exist|not found|not available|is not supported by this endpoint)"),
     ),
-    Rule(Kind.BAD_CONFIGURATION, "no such model or no such address", statuses=frozenset({404, 405, 410, 501})),
     Rule(
+        "no_such_address",
+        Kind.BAD_CONFIGURATION,
+        "no such model or no such address",
+        statuses=frozenset({404, 405, 410, 501}),
+    ),
+    Rule(
+        "redirect",
+        Kind.BAD_CONFIGURATION,
+        "another address; never followed, because the key would go there too",
+        statuses=frozenset(range(300, 400)),
+    ),
+    Rule(
+        "vendors_fault",
         Kind.TRANSIENT,
         "overload and the vendor's own faults; inside a stream they come with status 200",
         codes=_words(
             "overloaded_error overloaded rate_limit_error rate_limit_exceeded rate_limited too_many_requests "
             "server_error api_error internal_error internal_server_error internal resource_exhausted unavailable "
             "service_unavailable service_unavailable_error deadline_exceeded timeout_error slow_down engine_overloaded "
-            "server_is_overloaded vector_store_timeout aborted"
+            "server_is_overloaded vector_store_timeout aborted cancelled"
         ),
     ),
     Rule(
+        "busy_status",
         Kind.TRANSIENT,
         "conflict, timeout, busy, broken: what the study repeats",
-        statuses=frozenset({408, 409, 425, 429, *range(500, 600)}),
+        statuses=frozenset({408, 409, 425, 429, 499, *range(500, 600)}),
     ),
     Rule(
+        "overload_by_its_words",
         Kind.TRANSIENT,
         "an overload that only its text tells",
         statuses=frozenset({None, 200, 400}),
@@ -294,11 +335,9 @@ def classify(provider: str, failure: Failure, *, sent: frozenset[str] = frozense
     `provider` is the dialect; `sent` the droppable parameters that were in the request (temperature, effort,
     thinking_budget, max_tokens), so that only what was sent can have been rejected.
     """
-    kind, parameter = None, None
-    for rule in RULES:
-        if rule.fits(provider, failure):
-            kind = rule.kind
-            break
+    decided = next((rule for rule in RULES if rule.fits(provider, failure)), None)
+    kind = decided.kind if decided else None
+    parameter = None
     if kind is None or (kind is Kind.BAD_CONFIGURATION and failure.status in (400, 422)):
         parameter = _rejected_parameter(failure, sent)
         kind = Kind.BAD_PARAMETER if parameter else kind
@@ -314,6 +353,7 @@ def classify(provider: str, failure: Failure, *, sent: frozenset[str] = frozense
         usage=failure.usage,
         unanswered=failure.unanswered,
         excerpt=failure.excerpt,
+        rule=decided.name if decided else None,
     )
 
 
@@ -360,7 +400,10 @@ def failure_from_body(
     }
     message, param = _message_of(outer, inner, source)
     retry_after = retry_after_seconds(headers or {}, wall)
-    for detail in source.get("details") or () if isinstance(source.get("details"), list) else ():
+    details = source.get("details")
+    if isinstance(details, Mapping) and isinstance(details.get("error_code"), str):  # Anthropic's finer code
+        codes.add(details["error_code"].lower())
+    for detail in details if isinstance(details, list) else ():
         if not isinstance(detail, Mapping):
             continue
         if isinstance(detail.get("reason"), str):

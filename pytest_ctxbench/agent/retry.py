@@ -32,11 +32,12 @@ class Backoff:
         self._clock = clock
         self.retries = 0
 
-    def next_wait(self, fault: ProviderFault, model: str) -> float:
+    def next_wait(self, fault: ProviderFault, model: str, *, wrong_address: bool = False) -> float:
         """Seconds to wait before the next attempt after a transient fault.
 
         Raises `ProviderError` when no attempt is left, or when the provider asks to wait longer than
-        `retry_after_cap_s`: then the session leaves the model alone.
+        `retry_after_cap_s`: then the session leaves the model alone, and also when all attempts together say that
+        the address is not the API's (`wrong_address`).
         """
         if fault.kind is not Kind.TRANSIENT:
             raise ValueError(f"a fault of kind {fault.kind} is not repeated")
@@ -47,7 +48,9 @@ class Backoff:
             )
             raise fault.error(model, stops_model=True, after=asked)
         if self.retries >= limits.max_retries:
-            raise fault.error(model, stops_model=False, after=f" (after {self.retries + 1} attempts)")
+            if wrong_address:
+                fault.kind = Kind.PROTOCOL
+            raise fault.error(model, stops_model=wrong_address, after=f" (after {self.retries + 1} attempts)")
         self.retries += 1
         if fault.retry_after_s is not None:
             return fault.retry_after_s

@@ -84,10 +84,12 @@ class Conversation:
     mcp_time_s: float = 0.0
     mcp_retries: int = 0
     temperature_requested: float | None = None
+    # Read off the last request, so after everything that the provider rejected; None: not in it, or nothing was sent.
     temperature_applied: float | None = None
-    effort_applied: str | None = None
+    effort_applied: str | None = None  # "default" when the request held none
     max_tokens_applied: int | None = None
     reasoning_mode: str | None = None
     thinking_chars: int | None = None
     resolved_model: str | None = None
+    served_tier: str | None = None  # of the first reply that names its service tier; see the flag tier_changed
     dropped_parameters: list[str] = field(default_factory=list)

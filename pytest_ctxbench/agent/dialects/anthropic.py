@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_ctxbench.agent.provider_errors import ProviderFault
+from pytest_ctxbench.models import Model
 
 from .base import (
     Dialect,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["AnthropicDialect"]
 
 _CACHE = {"type": "ephemeral"}  # five minutes, the vendor's default
+_LEAST_BUDGET = 1_024  # tokens; the API takes no smaller one
 _STOPS = {
     "end_turn": Stop.END,
     "stop_sequence": Stop.END,
@@ -52,6 +54,26 @@ class AnthropicDialect(Dialect):
     default_url: ClassVar[str | None] = "https://api.anthropic.com"
     # The API insists on max_tokens, so there is no dropping it.
     droppable: ClassVar[frozenset[str]] = frozenset({"temperature", "effort", "thinking_budget"})
+    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "temperature": ("temperature",),
+        "effort": ("output_config", "effort"),
+        "max_tokens": ("max_tokens",),
+        "thinking_budget": ("thinking", "budget_tokens"),
+        "thinking": ("thinking", "type"),
+    }
+
+    @classmethod
+    def problem_with(cls, model: Model, base_url: str | None) -> str | None:
+        budget = model.thinking_budget
+        if budget is not None and not _LEAST_BUDGET <= budget < model.max_tokens:
+            room = f"from {_LEAST_BUDGET} to below max_tokens ({model.max_tokens})"
+            return f"thinking_budget must be {room}; it is {budget}"
+        thinking = model.options.get("thinking")
+        if budget is not None and thinking:
+            return "thinking_budget and options.thinking exclude each other; remove one"
+        if isinstance(thinking, Mapping) and "budget_tokens" in thinking:
+            return "options.thinking must not set budget_tokens; use thinking_budget"
+        return super().problem_with(model, base_url)
 
     def __init__(self, setup: Setup) -> None:
         from anthropic import AsyncAnthropic
@@ -87,7 +109,7 @@ class AnthropicDialect(Dialect):
             body["thinking"] = {"type": thinking} if isinstance(thinking, str) else thinking
         if self.effort is not None:
             body["output_config"] = {"effort": self.effort}
-        return {**body, **self.extra_body()}
+        return body
 
     def _marked(self) -> list[dict[str, Any]]:
         """The history with cache breakpoints at the end of the last two user messages."""
@@ -201,6 +223,7 @@ class AnthropicDialect(Dialect):
             thinking="".join(thinking),
             reasoned=reasoned,
             detail=": ".join(as_text(details.get(k)) for k in ("category", "explanation") if details.get(k)) or None,
+            tier=as_text(as_dict(answer.get("usage")).get("service_tier")) or None,
         )
 
     def accept(self, reply: Reply) -> None:

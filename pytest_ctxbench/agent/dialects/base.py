@@ -20,6 +20,7 @@ from pytest_ctxbench.agent.provider_errors import Kind, ProviderFault, classify,
 from pytest_ctxbench.agent.text import clean_json
 from pytest_ctxbench.agent.types import ToolSpec
 from pytest_ctxbench.models import Model
+from pytest_ctxbench.redaction import redact
 
 if TYPE_CHECKING:
     import ssl
@@ -79,7 +80,9 @@ class HttpPool:
             trust_env=not is_loopback(base_url),
             timeout=self.timeout(timeout_s),
             limits=httpx2.Limits(max_connections=8, max_keepalive_connections=2, keepalive_expiry=_KEEP_ALIVE_S),
-            follow_redirects=True,
+            # The HTTP client takes the Authorization header off when a redirect leads to another host, and no other
+            # vendor's key header.
+            follow_redirects=False,
         )
         self._clients.add(client)
         return client
@@ -136,7 +139,7 @@ class ToolResult:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """One model turn. `turn` is the vendor's own form of it, for the history. `thinking` is the reasoning that can be
-    read; `reasoned` is true when there was any, readable or not."""
+    read; `reasoned` is true when there was any, readable or not. `tier` is the service tier as the vendor names it."""
 
     stop: Stop
     stop_reason: str | None
@@ -148,6 +151,7 @@ class Reply:
     thinking: str = ""
     reasoned: bool = False
     detail: str | None = None
+    tier: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,26 +177,23 @@ class Setup:
 class Dialect(ABC):
     """One conversation with one vendor.
 
-    `request()` makes one attempt and changes nothing; `accept()` and `give_results()` extend the history. What may
-    be dropped when the provider rejects it by name stands in `droppable`.
+    `request()` makes one attempt and leaves the history alone; `accept()` and `give_results()` extend it. What may
+    be dropped when the provider rejects it by name stands in `droppable`. `places` says where the body holds each
+    parameter, so that what is recorded as sent is read off what was sent; `sent` has the last request's.
     """
 
     name: ClassVar[str]
     default_url: ClassVar[str | None]
     droppable: ClassVar[frozenset[str]] = frozenset({"temperature", "effort", "max_tokens"})
+    places: ClassVar[Mapping[str, tuple[str, ...]]]
     streams: ClassVar[bool] = True
 
     def __init__(self, setup: Setup) -> None:
         model = setup.model
         base_url = setup.base_url or model.base_url or self.default_url
-        if not base_url:
-            raise ProviderFault(Kind.BAD_CONFIGURATION, f"provider {self.name} needs a base_url").error(
-                model.id, stops_model=True
-            )
-        if model.stream and not self.streams:
-            raise ProviderFault(Kind.BAD_CONFIGURATION, f"provider {self.name} is not streamed; remove stream").error(
-                model.id, stops_model=True
-            )
+        problem = self.problem_with(model, base_url)
+        if not base_url or problem:
+            raise ProviderFault(Kind.BAD_CONFIGURATION, problem or "").error(model.id, stops_model=True)
         self.setup = setup
         self.base_url = base_url
         self.temperature = model.temperature
@@ -203,7 +204,22 @@ class Dialect(ABC):
         self._history_bytes = 0
         self._fixed_bytes = _size([setup.system, [[t.name, t.description, t.input_schema] for t in setup.tools]])
         self._calls_seen = 0
+        self.sent: dict[str, Any] | None = None
         self.http = setup.http.client(base_url, setup.timeout_s)
+
+    @classmethod
+    def problem_with(cls, model: Model, base_url: str | None) -> str | None:
+        """What keeps the roster's entry from being asked in this dialect as it says; None when nothing does."""
+        if not base_url:
+            return f"provider {cls.name} needs a base_url"
+        if model.stream and not cls.streams:
+            return f"provider {cls.name} is not streamed; remove stream"
+        if model.thinking_budget is not None and "thinking_budget" not in cls.places:
+            return f"provider {cls.name} has no thinking_budget; remove it"
+        taken = _taken(model.options.get("extra_body"))
+        if taken:
+            return f"options.extra_body must not set {taken}, which the record would then state wrongly; remove it"
+        return None
 
     # -- the vendor's side
 
@@ -235,44 +251,42 @@ class Dialect(ABC):
 
     async def request(self) -> Reply:
         """One attempt. Raises `ProviderFault` and nothing else."""
-        sent = self.sent()
         wall = self.setup.wall() if self.setup.wall else None
+        body = _merged(self.body(), self.extra_body())
+        self.sent = {name: value for name, path in self.places.items() if (value := _at(body, path)) is not None}
         try:
             async with asyncio.timeout(self.setup.timeout_s):
-                answer = await self._send(self.body())
+                answer = await self._send(body)
         except ProviderFault as fault:
             self._redact(fault)
             raise
         except Exception as error:
-            raise self._redact(fault_from_exception(self.name, error, sent=sent, wall=wall)) from error
+            raise self._redact(fault_from_exception(self.name, error, sent=self.could_drop(), wall=wall)) from error
         if not isinstance(answer, dict):
             raise self.not_the_shape(answer)
         if answer.get("error"):
-            raise self._redact(classify(self.name, failure_from_body(200, answer, wall=wall), sent=sent))
+            failure = failure_from_body(200, answer, wall=wall)
+            raise self._redact(classify(self.name, failure, sent=self.could_drop()))
         return self.read(answer)
 
-    def sent(self) -> frozenset[str]:
-        """The parameters in the next request that could be dropped from it."""
-        values = {
-            "temperature": self.temperature,
-            "effort": self.effort,
-            "max_tokens": self.max_tokens,
-            "thinking_budget": self.thinking_budget,
-        }
-        return frozenset(name for name in self.droppable if values[name] is not None)
+    def could_drop(self) -> frozenset[str]:
+        """The parameters of the last request that it could have gone without."""
+        return self.droppable & (self.sent or {}).keys()
 
     def drop(self, parameter: str) -> None:
         """Leave a parameter out from now on."""
         setattr(self, parameter, None)
+        (self.sent or {}).pop(parameter, None)
 
-    def reasoning_mode(self) -> str:
-        """What was asked for: `effort=medium`, `thinking_budget=2048`, both, or `default`."""
-        parts = []
-        if self.thinking_budget is not None:
-            parts.append(f"thinking_budget={self.thinking_budget}")
-        if self.effort is not None:
-            parts.append(f"effort={self.effort}")
-        return ",".join(parts) or "default"
+    def reasoning_mode(self) -> str | None:
+        """What the last request asked for: `effort=medium`, `thinking_budget=2048`, both, or `default`; None before
+        the first."""
+        if self.sent is None:
+            return None
+        parts = [f"{name}={self.sent[name]}" for name in ("thinking_budget", "effort") if name in self.sent]
+        if "thinking" in self.sent and "thinking_budget" not in self.sent:
+            parts.insert(0, f"thinking={self.sent['thinking']}")
+        return ",".join(parts).lower() or "default"
 
     def request_bytes(self) -> int:
         """Size of what the next request says. A token has at least a byte, so this bounds its prompt tokens."""
@@ -288,7 +302,7 @@ class Dialect(ABC):
         self._history_bytes += sum(_size(item) for item in items)
 
     def extra_body(self) -> dict[str, Any]:
-        """The roster's own additions to every request of this model (`options.extra_body`)."""
+        """The roster's own additions to every request of this model (`options.extra_body`), merged key by key."""
         extra = self.setup.model.options.get("extra_body")
         return dict(extra) if isinstance(extra, Mapping) else {}
 
@@ -313,18 +327,15 @@ class Dialect(ABC):
 
     def fault_in(self, answer: object, problem: str) -> ProviderFault:
         """The meaning of an error object that came inside an answer or a stream."""
-        fault = classify(self.name, failure_from_body(200, answer), sent=self.sent())
+        fault = classify(self.name, failure_from_body(200, answer), sent=self.could_drop())
         if not str(fault):
             fault.args = (problem,)
         return self._redact(fault)
 
     def _redact(self, fault: ProviderFault) -> ProviderFault:
         key = self.setup.api_key or ""
-        # As it is, as a message on one line shows it, and as an error quotes a header that it cannot send.
-        for secret in (key, " ".join(key.split()), repr(key)[1:-1]):
-            if len(secret) > 3:
-                fault.args = tuple(str(arg).replace(secret, "***") for arg in fault.args)
-                fault.excerpt = fault.excerpt.replace(secret, "***")
+        fault.args = tuple(redact(str(arg), [key]) for arg in fault.args)
+        fault.excerpt = redact(fault.excerpt, [key])
         return fault
 
 
@@ -356,8 +367,9 @@ async def server_sent_events(response: httpx2.Response) -> AsyncIterator[tuple[s
 
 
 def is_event_stream(response: httpx2.Response) -> bool:
-    """Some services answer a request for a stream with one JSON object."""
-    return "json" not in response.headers.get("content-type", "").lower()
+    """Some services answer a request for a stream with one JSON object, and a wrong address with a page."""
+    kind = response.headers.get("content-type", "").lower()
+    return "json" not in kind and "html" not in kind
 
 
 def as_text(value: object) -> str:
@@ -370,6 +382,39 @@ def as_dict(value: object) -> dict[str, Any]:
 
 def as_dicts(value: object) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _at(body: Mapping[str, Any], path: Sequence[str]) -> Any:
+    value: Any = body
+    for step in path:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _merged(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(body)
+    for key, value in extra.items():
+        former = body.get(key)
+        merged[key] = _merged(former, value) if isinstance(former, dict) and isinstance(value, Mapping) else value
+    return merged
+
+
+#: What the roster says in keys of its own or the conversation is made of, in the spellings of all dialects without
+#: underscores: additions to the body must leave these alone.
+_CONVERSATION = frozenset({"model", "messages", "input", "contents", "system", "instructions", "systeminstruction",
+                           "tools", "stream"})  # fmt: skip
+_PARAMETERS = frozenset({"temperature", "effort", "reasoningeffort", "thinkinglevel", "thinkingbudget", "budgettokens",
+                         "maxtokens", "maxcompletiontokens", "maxoutputtokens"})  # fmt: skip
+
+
+def _taken(extra: object, forbidden: frozenset[str] = _CONVERSATION | _PARAMETERS) -> str | None:
+    """The first key of additions to the body that is not theirs to set."""
+    for key, value in extra.items() if isinstance(extra, Mapping) else ():
+        if str(key).replace("_", "").lower() in forbidden:
+            return str(key)
+        if taken := _taken(value, _PARAMETERS):
+            return f"{key}.{taken}"
+    return None
 
 
 def _size(value: object) -> int:

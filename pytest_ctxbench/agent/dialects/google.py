@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pytest_ctxbench.agent.provider_errors import Kind, ProviderFault
@@ -25,6 +25,12 @@ class GoogleDialect(Dialect):
     name: ClassVar[str] = "google"
     default_url: ClassVar[str | None] = "https://generativelanguage.googleapis.com"
     droppable: ClassVar[frozenset[str]] = frozenset({"temperature", "effort", "max_tokens", "thinking_budget"})
+    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "temperature": ("generationConfig", "temperature"),
+        "effort": ("generationConfig", "thinkingConfig", "thinkingLevel"),
+        "max_tokens": ("generationConfig", "maxOutputTokens"),
+        "thinking_budget": ("generationConfig", "thinkingConfig", "thinkingBudget"),
+    }
     streams: ClassVar[bool] = False
 
     def __init__(self, setup: Setup) -> None:
@@ -73,7 +79,7 @@ class GoogleDialect(Dialect):
                 for t in self.setup.tools
             ]
             body["tools"] = [{"functionDeclarations": declarations}]
-        return {**body, **self.extra_body()}
+        return body
 
     async def _send(self, body: dict[str, Any]) -> Any:
         types = self._types
@@ -101,7 +107,7 @@ class GoogleDialect(Dialect):
             if not blocked:
                 raise self.not_the_shape(answer, "the answer has no candidates")
             detail = as_text(feedback.get("blockReasonMessage")) or None
-            return Reply(Stop.REFUSAL, blocked, "", (), None, usage, model, detail=detail)
+            return Reply(Stop.REFUSAL, blocked, "", (), None, usage, model, detail=detail, tier=_tier(usage))
         candidate = candidates[0]
         reason = as_text(candidate.get("finishReason"))
         content = candidate.get("content")
@@ -146,6 +152,7 @@ class GoogleDialect(Dialect):
             thinking="".join(thinking),
             reasoned=bool(thinking) or bool(thoughts),
             detail=as_text(candidate.get("finishMessage")) or None,
+            tier=_tier(usage),
         )
 
     def accept(self, reply: Reply) -> None:
@@ -166,3 +173,9 @@ class GoogleDialect(Dialect):
 
     def say(self, text: str) -> None:
         self.push({"role": "user", "parts": [{"text": text}]})
+
+
+def _tier(usage: Mapping[str, Any] | None) -> str | None:
+    """The Gemini API names a tier, Vertex the kind of traffic."""
+    reported = usage or {}
+    return as_text(reported.get("serviceTier")) or as_text(reported.get("trafficType")) or None

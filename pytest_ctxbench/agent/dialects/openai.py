@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .base import (
@@ -32,6 +32,11 @@ class OpenAIDialect(Dialect):
 
     name: ClassVar[str] = "openai"
     default_url: ClassVar[str | None] = "https://api.openai.com/v1"
+    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "temperature": ("temperature",),
+        "effort": ("reasoning", "effort"),
+        "max_tokens": ("max_output_tokens",),
+    }
 
     def __init__(self, setup: Setup) -> None:
         from openai import AsyncOpenAI
@@ -72,7 +77,7 @@ class OpenAIDialect(Dialect):
             body["temperature"] = self.temperature
         if self.effort is not None:
             body["reasoning"] = {"effort": self.effort}
-        return {**body, **self.extra_body()}
+        return body
 
     async def _send(self, body: dict[str, Any]) -> Any:
         responses = self._responses
@@ -148,6 +153,7 @@ class OpenAIDialect(Dialect):
             thinking="".join(thinking),
             reasoned=reasoned,
             detail="".join(refusals) or None,
+            tier=as_text(answer.get("service_tier")) or None,
         )
 
     def accept(self, reply: Reply) -> None:

@@ -45,7 +45,11 @@ class OpenAICompatDialect(Dialect):
 
     name: ClassVar[str] = "openai_compat"
     default_url: ClassVar[str | None] = None
-    max_tokens_field: ClassVar[str] = "max_tokens"
+    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "temperature": ("temperature",),
+        "effort": ("reasoning_effort",),
+        "max_tokens": ("max_tokens",),
+    }
 
     def __init__(self, setup: Setup) -> None:
         from openai import AsyncOpenAI, Omit
@@ -81,7 +85,8 @@ class OpenAICompatDialect(Dialect):
                 for t in self.setup.tools
             ]
         if self.max_tokens is not None:
-            body[self.max_tokens_field] = self.max_tokens
+            (field,) = self.places["max_tokens"]
+            body[field] = self.max_tokens
         if self.temperature is not None:
             body["temperature"] = self.temperature
         if self.effort is not None:
@@ -89,7 +94,7 @@ class OpenAICompatDialect(Dialect):
         if self.setup.model.stream:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}
-        return {**body, **self.extra_body()}
+        return body
 
     async def _send(self, body: dict[str, Any]) -> Any:
         completions = self._completions
@@ -118,7 +123,7 @@ class OpenAICompatDialect(Dialect):
                 fault.usage = fault.usage or answer.get("usage")
                 fault.unanswered = True
                 raise fault
-            for key in ("id", "model"):
+            for key in ("id", "model", "service_tier"):
                 if chunk.get(key):
                     answer[key] = chunk[key]
             if isinstance(chunk.get("usage"), dict):
@@ -172,6 +177,7 @@ class OpenAICompatDialect(Dialect):
             thinking=thinking,
             reasoned=reasoned,
             detail=refusal or None,
+            tier=as_text(answer.get("service_tier")) or None,
         )
 
     def _calls_of(self, message: Mapping[str, Any]) -> tuple[ToolCall, ...]:

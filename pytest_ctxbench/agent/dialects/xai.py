@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from .openai_compat import OpenAICompatDialect
@@ -15,7 +16,10 @@ class XaiDialect(OpenAICompatDialect):
 
     name: ClassVar[str] = "xai"
     default_url: ClassVar[str | None] = "https://api.x.ai/v1"
-    max_tokens_field: ClassVar[str] = "max_completion_tokens"
+    places: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **OpenAICompatDialect.places,
+        "max_tokens": ("max_completion_tokens",),
+    }
 
     def replays_reasoning(self) -> bool:
         return False
