@@ -69,6 +69,7 @@ class EndpointError(HarnessError):
 
 
 class VerifierError(HarnessError):
-    """The verifier's REST reads and resets. Classes: verifier_read, verifier_reset, verifier_auth."""
+    """The verifier's REST reads and resets. Classes: verifier_read, verifier_reset, verifier_auth, verifier_sources
+    (the source tables do not hold the dataset; the message says what would put them right)."""
 
     default_class = "verifier_read"

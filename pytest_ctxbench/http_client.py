@@ -18,10 +18,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
+
+from .redaction import redact
 
 __all__ = ["Exchange", "HttpContext", "ObservedClient", "Target", "make_client", "observe", "reason_of", "root_cause"]
 
@@ -135,13 +136,12 @@ class Target:
             return False
 
     def redact(self, text: str) -> str:
-        """`text` without the password, plain, URL-quoted or as the Basic header carries it."""
-        if len(self.password) < 3:  # nothing that could be told apart from ordinary text
-            return text
+        """`text` without the password, an account's e-mail address, and the Basic header that carries them. A user name
+        that is no address is no secret."""
+        # A header first: cut out of it, the password would leave the rest standing.
         basic = b64encode(f"{self.user}:{self.password}".encode()).decode()
-        for secret in sorted({basic, quote(self.password, safe=""), self.password}, key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
+        address = [self.user] if "@" in self.user else []
+        return redact(text, [*([basic] if self.password else []), self.password, *address])
 
 
 def make_client(

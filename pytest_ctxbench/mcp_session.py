@@ -9,14 +9,15 @@ What may be repeated after a loss:
 ====================================  =====  ======
 what happened                         reads  writes
 ====================================  =====  ======
-the connection was refused            yes    yes
-404, session not found; 429           yes    yes
+the connection was refused; 429       yes    yes
+404, session not found                yes    no
 502, 503, 504, other 5xx              yes    no
 connection lost after sending         yes    no
 ====================================  =====  ======
 
-"No" is an `EndpointError` of class mcp_write_unknown: the write may or may not have happened, and only a run from a
-fresh start can tell. A call past its deadline is `ToolTimeout`: a failed run, not an error (design 1).
+"No" is an `EndpointError` of class mcp_write_unknown (mcp_session for the 404): only a run from a fresh start can tell
+whether the write happened. A session that expired while the model was thinking is found out before a write, by a ping,
+and opened again. A call past its deadline is `ToolTimeout`: a failed run, not an error (design 1).
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class McpSettings:
 
     `url` is the whole endpoint URL with its `?ops=` allowlist; credentials in it are taken out. `call_deadline_s` is
     one absolute limit for a tool call, repeats included, which progress never extends. `connect_timeout_s` bounds the
-    TCP connection, and each of initialize and tools/list. `max_retries` is the number of repeats after a loss.
+    TCP connection, and each of initialize and tools/list. `max_retries` is the number of repeats after a loss. A
+    session that answered less than `idle_check_s` ago is taken to be alive still when a write comes.
     """
 
     url: str
@@ -84,9 +86,10 @@ class McpSettings:
     backoff_base_s: float = 0.5
     backoff_cap_s: float = 8.0
     retry_after_cap_s: float = 60.0
+    idle_check_s: float = 5.0
 
     def __repr__(self) -> str:
-        return f"McpSettings(user={self.user!r}, call_deadline_s={self.call_deadline_s})"
+        return f"McpSettings(call_deadline_s={self.call_deadline_s})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,7 @@ class _Connection:
         self.tools: list[ToolSpec] = []
         self.warnings: list[str] = []
         self.failure: BaseException | None = None
+        self.answered_at = 0.0  # monotonic
         self._settings = settings
         self._target = target
         self._http_context = http_context
@@ -331,6 +335,7 @@ class _Connection:
         if list_tools:
             with observe() as self._exchange:
                 self.tools = await self._list(session)
+        self.answered_at = time.monotonic()
 
     async def _list(self, session: ClientSession) -> list[ToolSpec]:
         from mcp_types import PaginatedRequestParams
@@ -374,7 +379,7 @@ class _Connection:
 
         if status in (401, 403):
             return fatal(f"refused the credentials (HTTP {status}); check user name and access token", "mcp_auth")
-        if status == 400 and isinstance(failure, MCPError) and failure.code == -32602:
+        if status in (200, 400) and isinstance(failure, MCPError) and failure.code == -32602:
             return fatal(f"does not offer this toolset: {said}", "mcp_toolset")
         if exchange and exchange.error is not None:
             from .http_client import reason_of
@@ -409,8 +414,9 @@ class _Connection:
 class McpSession:
     """What `open_session` yields. One run's own; calls may overlap.
 
-    `tools` as listed once at the start; `probe_ms` the latency of the first initialize; `retries` repeats of calls and
-    `reconnects` re-initializations so far; `warnings` one line for each oddity of the tool list.
+    `tools` as listed once at the start; `probe_ms` the latency of the first initialize; `retries` repeats so far, of
+    calls (also of those that failed in the end) and of the opening; `reconnects` re-initializations; `warnings` one
+    line for each oddity of the tool list.
     """
 
     def __init__(self, settings: McpSettings, http_context: HttpContext = None) -> None:
@@ -444,6 +450,7 @@ class McpSession:
                 if attempts >= self._settings.max_retries:
                     raise self._error(lost, attempts) from None
                 attempts += 1
+                self.retries += 1
                 await self._pause(attempts, lost, None)
             else:
                 break
@@ -478,8 +485,17 @@ class McpSession:
                 raise EndpointError("the MCP session is closed; open one for each run", error_class="mcp_session")
             try:
                 text, is_error = await self._attempt(name, args, deadline, repeated=retries > 0, repeatable=repeatable)
-                return ToolOutcome(text, is_error, time.monotonic() - started, retries)
+                # A server that shows what it was sent must not put the token into transcripts.
+                return ToolOutcome(self._target.redact(text), is_error, time.monotonic() - started, retries)
             except _Lost as lost:
+                if lost.session_gone and not repeatable:
+                    raise EndpointError(
+                        self._target.redact(
+                            f"MCP endpoint {self._target.shown}: {name}: {lost.reason}; a write is never sent "
+                            "twice, so the run has to start afresh"
+                        ),
+                        error_class="mcp_session",
+                    ) from None
                 if not (repeatable or lost.unsent):
                     elapsed = time.monotonic() - started
                     raise EndpointError(
@@ -509,9 +525,13 @@ class McpSession:
             return False
         return True
 
-    async def _connected(self) -> _Connection:
+    async def _connected(self, *, for_write: bool) -> _Connection:
         async with self._lock:
             connection = self._connection
+            if for_write and connection is not None and connection.usable:
+                idle_s = time.monotonic() - connection.answered_at
+                if idle_s >= self._settings.idle_check_s and await self._is_forgotten(connection):
+                    connection.mark_gone()
             if connection is None or not connection.usable:
                 if connection is not None:
                     await connection.close()
@@ -520,6 +540,29 @@ class McpSession:
                 self._connection = connection
                 self.reconnects += 1
             return connection
+
+    async def _is_forgotten(self, connection: _Connection) -> bool:
+        """Whether a ping shows that the session is lost. A slow server, or one that knows no ping, is not."""
+        from mcp import MCPError
+
+        from .http_client import observe
+
+        with observe() as exchange:
+            try:
+                # Only a small part of the call's own time.
+                async with asyncio.timeout(min(10.0, self._settings.call_deadline_s / 4)):
+                    await connection.session().send_ping()
+            except TimeoutError:
+                return False
+            except MCPError as error:
+                if exchange.status == 404 or (exchange.status == 400 and _SESSION_GONE.search(error.message)):
+                    return connection.has_session_id
+                return exchange.status is None or bool(_LOST.match(error.message))
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and _asked_to_stop():
+                    raise
+                return True
+        return False
 
     async def _attempt(
         self, name: str, args: dict[str, Any], deadline: float, *, repeated: bool, repeatable: bool
@@ -532,7 +575,7 @@ class McpSession:
 
         from .http_client import observe
 
-        connection = await self._connected()
+        connection = await self._connected(for_write=not repeatable)
         session = connection.session()
         # Not `call_tool`: it validates against the tool's output schema and raises for what a model can still read.
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=args))
@@ -555,6 +598,7 @@ class McpSession:
                 if not limit.expired():
                     raise await self._lost_connection(exchange, connection, "the connection was lost") from None
             else:
+                connection.answered_at = time.monotonic()
                 return _text_of(result), bool(result.is_error)
         answers = await self.ping(min(5.0, self._settings.call_deadline_s))
         state = "it still answers a ping" if answers else "it does not answer a ping either"
@@ -624,8 +668,12 @@ class McpSession:
         unsent = connection.observed and (exchange.never_sent or not exchange.started)
         cause = exchange.error or connection.failure
         reason = reason_of(cause) if isinstance(cause, Exception) else said
+        if said.startswith("Failed to parse"):
+            what = f"HTTP {exchange.status} with an answer that is not MCP"
+        else:
+            what = f"the connection was {'refused' if exchange.never_sent else 'lost'}"
         return _Lost(
-            f"the connection was {'refused' if exchange.never_sent else 'lost'} ({reason})",
+            f"{what} ({reason})",
             unsent=unsent,
             error_class="mcp_connect" if exchange.never_sent else "mcp_call",
         )

@@ -1,26 +1,34 @@
 """What the harness itself reads and resets around an A1 run, over REST and never through the endpoint under test
 (design 5).
 
-Deleting from the queue and counting are safe to repeat and are repeated; nothing else is ever sent. Rows in source
-tables are counted and reported, never removed.
+Deleting from the queue and reading are safe to repeat and are repeated; nothing else is ever sent. Rows that landed in
+source tables are counted and reported with the statement that would remove them, which is never executed here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Any
 
 from .connect_ai import QueryResult, RestClient, StatementError
 from .errors import ConfigError, VerifierError
+from .local.schema import TABLES, Table
 
-__all__ = ["LocalVerifier", "Preflight", "QueueSnapshot", "Verifier", "integrity", "quoted_table"]
+__all__ = ["LandedRows", "LocalVerifier", "Preflight", "QueueSnapshot", "Verifier", "integrity", "quoted_table"]
 
 QUEUE_COLUMNS = ("ID", "ACCOUNT_NAME", "REASON", "QUEUED_AT")
 _PAGE = 500
+_KEY_PAGE = 5_000
 _RESET_ATTEMPTS = 3
+#: Keys in one DELETE, and statements in one message.
+_KEYS_AT_ONCE = 200
+_SHOWN_STATEMENTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,34 @@ class Preflight:
 
     queue_rows_removed: int
     source_counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LandedRows:
+    """Rows of a source table that the dataset does not have.
+
+    `extra`: rows above the dataset's number. `statements` would remove them, in this order. `reload`: the system whose
+    missing rows `ctxbench load` has to add afterwards, None when removing is enough.
+    """
+
+    table: str
+    extra: int
+    statements: tuple[str, ...]
+    reload: str | None
+
+    @property
+    def text(self) -> str:
+        """One line: what landed, what removes it."""
+        found = f"{self.table} has {self.extra} {'row' if self.extra == 1 else 'rows'} too many"
+        if not self.statements:
+            return f"{found}, and which ones cannot be told from its keys; remove the rows that were added"
+        steps = list(self.statements[:_SHOWN_STATEMENTS])
+        if len(self.statements) > len(steps):
+            steps.append(f"... and {len(self.statements) - len(steps)} more statements like it")
+        text = f"{found}; to remove what landed, run {'; '.join(steps)}"
+        if self.reload is not None:
+            text += f"; then `ctxbench load --system {self.reload}`, which adds what is missing of the dataset then"
+        return text
 
 
 def quoted_table(name: str) -> str:
@@ -69,7 +105,9 @@ class Verifier:
     """Reads and resets REVIEW_QUEUE, and counts the source tables.
 
     `expected_counts` maps each source table's three-part name to the dataset's row count; the same names come back
-    from `source_counts`. Owns `rest`. Raises `ConfigError` for a table name that is not fully qualified.
+    from `source_counts`. Catalog and schema are the user's own; the last part is that of `local.schema`. `data` is the
+    dataset's folder, whose keys tell which rows landed. Owns `rest`. Raises `ConfigError` for a table name that is not
+    fully qualified.
     """
 
     def __init__(
@@ -78,8 +116,10 @@ class Verifier:
         *,
         expected_counts: Mapping[str, int],
         review_queue_table: str = "Warehouse_System.WH_DATA.REVIEW_QUEUE",
+        data: Path | None = None,
     ) -> None:
         self._rest = rest
+        self._data = data
         self._expected = dict(expected_counts)
         self._queue_name = review_queue_table
         self._queue = quoted_table(review_queue_table)
@@ -93,27 +133,95 @@ class Verifier:
     async def preflight(self) -> Preflight:
         """Prove that the queue can be read and emptied and that the source tables are as the dataset has them.
 
-        Raises `VerifierError` (verifier_read, verifier_reset, verifier_auth) that says what to do.
+        Raises `VerifierError` (verifier_read, verifier_reset, verifier_auth, verifier_sources) that says what to do.
         """
         waiting = await self._queue_count()
         await self.reset()
         counts = await self.source_counts()
-        self.check_sources(counts)
+        await self.check_sources(counts)
         return Preflight(waiting, counts)
 
-    def check_sources(self, counts: Mapping[str, int]) -> None:
-        """Raises `VerifierError` naming every source table whose row count is not the dataset's."""
-        wrong = [
-            f"{name} holds {counts[name]} rows instead of {rows} ({counts[name] - rows:+d})"
-            for name, rows in self._expected.items()
-            if counts[name] != rows
+    async def check_sources(self, counts: Mapping[str, int]) -> None:
+        """Raises `VerifierError` (verifier_sources) naming every source table whose row count is not the dataset's, and
+        what would put it right."""
+        wrong = {name: counts[name] - rows for name, rows in self._expected.items() if counts[name] != rows}
+        if not wrong:
+            return
+        found = [
+            f"{name} holds {counts[name]} rows instead of {self._expected[name]} ({delta:+d})"
+            for name, delta in wrong.items()
         ]
-        if wrong:
-            raise VerifierError(
-                f"the source tables are not the dataset's: {'; '.join(wrong)}; remove the rows that were added or load "
-                "the tables again, then start again",
-                error_class="verifier_read",
-            )
+        try:
+            steps = [rows.text for rows in await self.landed_rows(counts)]
+        except VerifierError as error:
+            if error.error_class == "verifier_auth":
+                raise
+            steps = [f"which rows were added cannot be read ({error})"]
+        systems = dict.fromkeys(_system(name) for name, delta in wrong.items() if delta < 0)
+        steps += [f"rows are missing: add them with `ctxbench load --system {system}`" for system in systems if system]
+        raise VerifierError(
+            ". ".join([f"the source tables are not the dataset's: {'; '.join(found)}", *steps, "Then start again"]),
+            error_class="verifier_sources",
+        )
+
+    async def landed_rows(self, counts: Mapping[str, int]) -> list[LandedRows]:
+        """For each source table with more rows than the dataset: what landed there and what would remove it.
+
+        Reads the table's keys; changes nothing. Raises `VerifierError` (verifier_read, verifier_auth).
+        """
+        return [
+            await self._landed(name, counts[name] - rows)
+            for name, rows in self._expected.items()
+            if counts[name] > rows
+        ]
+
+    async def _landed(self, name: str, extra: int) -> LandedRows:
+        table = _schema_table(name)
+        if table is None or table.file is None or self._data is None:
+            return LandedRows(name, extra, (), None)
+        column, source, whole = _key(table)
+        without, found = await self._keys(name, f"[{column}]", whole)
+        if without + sum(found.values()) != self._expected[name] + extra:
+            return LandedRows(name, extra, (), None)
+        from .dataset import read_rows
+
+        own = {_normal(values[0], whole) for _, values in read_rows(self._data, table.file, (source,))}
+        added = [key for key in found if key not in own]
+        doubled = [key for key in found if key in own and found[key] > 1]
+        lacking = any(key not in found for key in own)
+        delete = f"DELETE FROM {self._sources[name]} WHERE [{column}]"  # noqa: S608 - shown, never executed
+        statements = [f"{delete} IS NULL"] if without else []
+        for keys in (added, doubled):
+            for start in range(0, len(keys), _KEYS_AT_ONCE):
+                literals = ", ".join(_literal(key, whole) for key in keys[start : start + _KEYS_AT_ONCE])
+                statements.append(f"{delete} IN ({literals})")
+        return LandedRows(name, extra, tuple(statements), _system(name) if doubled or lacking else None)
+
+    async def _keys(self, name: str, column: str, whole: bool) -> tuple[int, Counter[str]]:
+        """(rows without a key, key -> rows), read in pages by key, since services cut long results."""
+        table = self._sources[name]
+        without = await self._count(name, table, f" WHERE {column} IS NULL")
+        found: Counter[str] = Counter()
+        last: str | None = None
+        while True:
+            after = "" if last is None else f" AND {column} > {_literal(last, whole)}"
+            try:
+                page = await self._rest.query(
+                    f"SELECT TOP {_KEY_PAGE} {column}, COUNT(*) AS [ROW_COUNT] FROM {table} "  # noqa: S608
+                    f"WHERE {column} IS NOT NULL{after} GROUP BY {column} ORDER BY {column}"
+                )
+                rows = {_normal(key, whole): int(count) for key, count in page.rows}
+            except StatementError as error:
+                raise VerifierError(f"{name} cannot be read: {error}", error_class="verifier_read") from None
+            except (TypeError, ValueError):
+                raise VerifierError(
+                    f"{name} cannot be read: the service's answer has no keys with counts", error_class="verifier_read"
+                ) from None
+            new = {key: count for key, count in rows.items() if key not in found}
+            if not new:
+                return without, found
+            found.update(new)
+            last = list(rows)[-1]
 
     async def reset(self) -> None:
         """Leave the queue empty, and know it. Raises `VerifierError`: verifier_reset, or verifier_auth."""
@@ -202,9 +310,9 @@ class Verifier:
     async def _queue_count(self) -> int:
         return await self._count(self._queue_name, self._queue)
 
-    async def _count(self, name: str, table: str) -> int:
+    async def _count(self, name: str, table: str, where: str = "") -> int:
         try:
-            result = await self._rest.query(f"SELECT COUNT(*) AS [ROW_COUNT] FROM {table}")  # noqa: S608
+            result = await self._rest.query(f"SELECT COUNT(*) AS [ROW_COUNT] FROM {table}{where}")  # noqa: S608
         except StatementError as error:
             raise VerifierError(f"{name} cannot be read: {error}", error_class="verifier_read") from None
         value = result.rows[0][0] if len(result.rows) == 1 and len(result.columns) == 1 else None
@@ -235,8 +343,9 @@ class LocalVerifier(Verifier):
         control_token: str,
         control_url: str | None = None,
         review_queue_table: str = "Warehouse_System.WH_DATA.REVIEW_QUEUE",
+        data: Path | None = None,
     ) -> None:
-        super().__init__(rest, expected_counts=expected_counts, review_queue_table=review_queue_table)
+        super().__init__(rest, expected_counts=expected_counts, review_queue_table=review_queue_table, data=data)
         if control_url is not None and control_url.rstrip("/") != rest.shown:
             raise ConfigError(f"control URL {control_url}: must be that of the REST API's own endpoint, {rest.shown}")
         self._control_token = control_token
@@ -245,3 +354,38 @@ class LocalVerifier(Verifier):
         await self._rest.post(
             "/control/fresh", {}, repeatable=True, headers={"x-ctxbench-control": self._control_token}
         )
+
+    async def landed_rows(self, counts: Mapping[str, int]) -> list[LandedRows]:
+        """None: the next fresh database is without them, so there is nothing for the user to remove."""
+        return []
+
+
+def _schema_table(name: str) -> Table | None:
+    last = re.findall(r"\[([^\]]+)\]", quoted_table(name))[-1]
+    return next((table for table in TABLES if table.name.lower() == last.lower()), None)
+
+
+def _system(name: str) -> str | None:
+    """The system of a source table as `ctxbench load` calls it: crm, warehouse or itsm."""
+    table = _schema_table(name)
+    return table.file.partition("_")[0] if table is not None and table.file is not None else None
+
+
+def _key(table: Table) -> tuple[str, str, bool]:
+    """(column, its CSV column, whether it is a whole number) of a table's key, the first column of its file."""
+    column = next(c for c in table.columns if c.source is not None)
+    return column.name, str(column.source), column.sql_type == "BIGINT"
+
+
+def _normal(value: Any, whole: bool) -> str:
+    """A key as text; drivers give whole numbers also as 7.0 or '7'."""
+    if whole:
+        try:
+            return str(int(Decimal(str(value))))
+        except (InvalidOperation, ValueError, OverflowError):
+            pass
+    return str(value)
+
+
+def _literal(key: str, whole: bool) -> str:
+    return key if whole and re.fullmatch(r"-?[0-9]+", key) else "'" + key.replace("'", "''") + "'"

@@ -137,7 +137,7 @@ def test_a_row_that_lands_elsewhere_is_seen_and_gone_with_the_reset(base: str) -
         found = verifier.integrity(before, await verifier.source_counts())
         assert found["delta"] == {"Warehouse_System.WH_DATA.DIM_ACCOUNT": 1}
         with pytest.raises(VerifierError, match=r"DIM_ACCOUNT holds 1201 rows instead of 1200 \(\+1\)"):
-            verifier.check_sources(found["after"])
+            await verifier.check_sources(found["after"])
         await verifier.reset()
         assert await verifier.source_counts() == COUNTS
 

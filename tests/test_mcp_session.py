@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import pytest
 from mcp_stub import READ_OPS, Drop, McpStub, Progress, Silence, Status
@@ -330,28 +332,90 @@ def test_reads_are_repeated_a_bounded_number_of_times(stub: McpStub) -> None:
     assert stub.seen["tools/call"] == 3
 
 
-@pytest.mark.parametrize("repeatable", [True, False])
-def test_a_lost_session_is_opened_again(stub: McpStub, repeatable: bool) -> None:
-    async def body(session: McpSession) -> tuple[ToolOutcome, int]:
-        stub.lose_sessions()
-        name = "execute_select" if repeatable else "execute_insert"
-        return await session.call(name, {"query": "q"}, repeatable=repeatable), session.reconnects
+GONE = Status(404, rpc=(-32600, "Session not found"))
 
-    outcome, reconnects = in_session(settings(stub), body)
-    assert outcome.text == ("rows of q" if repeatable else "1 row inserted")
-    assert (outcome.retries, reconnects) == (1, 1)
-    assert len(stub.committed) == (0 if repeatable else 1)
+
+def test_a_lost_session_is_opened_again_and_the_read_repeated(stub: McpStub) -> None:
+    async def body(session: McpSession) -> tuple[ToolOutcome, int, int]:
+        stub.lose_sessions()
+        outcome = await session.call("execute_select", {"query": "q"}, repeatable=True)
+        return outcome, session.reconnects, session.retries
+
+    outcome, reconnects, retries = in_session(settings(stub), body)
+    assert (outcome.text, outcome.retries, reconnects, retries) == ("rows of q", 1, 1, 1)
     assert stub.seen["initialize"] == 2
     assert stub.seen["tools/list"] == 1
     assert stub.seen["DELETE in a lost session"] == 0
 
 
+def test_a_write_in_a_lost_session_is_never_sent_twice(stub: McpStub) -> None:
+    async def body(session: McpSession) -> tuple[EndpointError, ToolOutcome]:
+        stub.fault("tools/call", GONE)
+        with pytest.raises(EndpointError) as caught:
+            await session.call("execute_insert", {"query": "first"}, repeatable=False)
+        return caught.value, await session.call("execute_insert", {"query": "second"}, repeatable=False)
+
+    error, second = in_session(settings(stub), body)
+    assert error.error_class == "mcp_session"
+    assert "session lost (HTTP 404: Session not found); a write is never sent twice" in str(error)
+    assert (second.text, second.retries) == ("1 row inserted", 0)
+    assert stub.committed == ["second"]
+    assert stub.seen["tools/call"] == stub.seen["initialize"] == 2
+
+
+def test_a_session_that_expired_between_calls_is_opened_again_before_a_write(stub: McpStub) -> None:
+    async def body(session: McpSession) -> tuple[ToolOutcome, int]:
+        await session.call("execute_insert", {"query": "first"}, repeatable=False)
+        stub.lose_sessions()
+        return await session.call("execute_insert", {"query": "second"}, repeatable=False), session.reconnects
+
+    outcome, reconnects = in_session(settings(stub, idle_check_s=0), body)
+    assert (outcome.text, outcome.retries, reconnects) == ("1 row inserted", 0, 1)
+    assert stub.committed == ["first", "second"]
+    assert stub.seen["ping"] == 2
+    assert stub.seen["tools/call in a lost session"] == 0
+
+
+def test_a_write_soon_after_an_answer_needs_no_ping(stub: McpStub) -> None:
+    call(settings(stub, idle_check_s=600), "execute_insert", {"query": "i"}, repeatable=False)
+    call(settings(stub, idle_check_s=0), "execute_select", {"query": "q"})
+    assert stub.seen["ping"] == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "reopened"),
+    [(Status(400, rpc=(-32601, "Method not found")), 0), (Status(503), 0), (Silence(), 0), (Drop(), 1)],
+    ids=repr,
+)
+def test_a_ping_that_fails_otherwise_does_not_keep_the_write_back(
+    stub: McpStub, answer: Status | Silence | Drop, reopened: int
+) -> None:
+    async def body(session: McpSession) -> tuple[str, int]:
+        stub.fault("ping", answer)
+        outcome = await session.call("execute_insert", {"query": "i"}, repeatable=False)
+        return outcome.text, session.reconnects
+
+    config = settings(stub, idle_check_s=0, call_deadline_s=1.5)
+    assert in_session(config, body) == ("1 row inserted", reopened)
+    assert stub.committed == ["i"]
+
+
+def test_repeats_of_the_opening_are_counted_too(stub: McpStub) -> None:
+    async def body(session: McpSession) -> int:
+        with pytest.raises(EndpointError):
+            await session.call("execute_select", {}, repeatable=True)
+        return session.retries
+
+    stub.fault("initialize", Status(503))
+    stub.fault("tools/call", *[Status(503)] * 9)
+    assert in_session(settings(stub, max_retries=2), body) == 3
+
+
 def test_sessions_that_are_lost_again_and_again(stub: McpStub) -> None:
-    stub.fault("tools/call", *[Status(404, rpc=(-32600, "Session not found"))] * 9)
-    error = failing(settings(stub), "execute_insert", {"query": "q"}, repeatable=False)
+    stub.fault("tools/call", *[GONE] * 9)
+    error = failing(settings(stub), "execute_select", {"query": "q"}, repeatable=True)
     assert error.error_class == "mcp_session"
     assert stub.seen["initialize"] == stub.seen["tools/call"] == 4
-    assert stub.committed == []
 
 
 def test_calls_that_lose_the_session_together_open_one_new_one(stub: McpStub) -> None:
@@ -470,7 +534,38 @@ def test_secrets_in_the_servers_words_are_removed(stub: McpStub) -> None:
     echo = Status(400, rpc=(-32602, f"bad op for {stub.user}:{stub.password}"))
     stub.fault("initialize", echo)
     error = failing(settings(stub), "execute_select", repeatable=True)
-    assert "bad op for someone@example.com:***" in str(error)
+    assert "bad op for ***:***" in str(error)
+
+
+def test_secrets_in_a_tools_words_are_removed(stub: McpStub) -> None:
+    basic = base64.b64encode(f"{stub.user}:{stub.password}".encode()).decode()
+    echo = call(settings(stub), "execute_select", {"query": f"Basic {basic}, {stub.password}"})
+    assert echo.text == "rows of Basic ***, ***"
+    stub.fault("tools/call", Status(400, rpc=(-32000, f"no, {quote(stub.user, safe='')}")))
+    assert call(settings(stub), "execute_select").text == "no, ***"
+
+
+def test_an_error_object_with_200_is_the_tools_answer_when_it_is_mcp(stub: McpStub) -> None:
+    stub.fault("tools/call", Status(200, rpc=(-32603, "the statement failed: no column x")))
+    outcome = call(settings(stub), "execute_select")
+    assert (outcome.text, outcome.is_error, outcome.retries) == ("the statement failed: no column x", True, 0)
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_an_error_object_with_200_that_is_not_mcp_is_the_endpoints_fault(stub: McpStub, repeatable: bool) -> None:
+    body = b'{"error": {"code": "INVALID_REQUEST", "message": "no"}}'
+    stub.fault("tools/call", *[Status(200, body=body, content_type="application/json")] * 9)
+    error = failing(settings(stub), "execute_select" if repeatable else "execute_insert", repeatable=repeatable)
+    assert error.error_class == ("mcp_call" if repeatable else "mcp_write_unknown")
+    assert "HTTP 200 with an answer that is not MCP" in str(error)
+    assert stub.seen["tools/call"] == (4 if repeatable else 1)
+
+
+def test_an_op_that_is_refused_only_in_the_tool_list(stub: McpStub) -> None:
+    stub.fault("tools/list", Status(200, rpc=(-32602, "Unknown op: search_context")))
+    error = failing(settings(stub), "execute_select", repeatable=True)
+    assert error.error_class == "mcp_toolset"
+    assert str(error).endswith("does not offer this toolset: Unknown op: search_context")
 
 
 # -- tasks

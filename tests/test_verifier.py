@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -11,7 +12,7 @@ from rest_stub import QUEUE, SOURCES, Answer, Cut, RestStub
 
 from pytest_ctxbench.connect_ai import RestClient
 from pytest_ctxbench.errors import ConfigError, VerifierError
-from pytest_ctxbench.verifier import LocalVerifier, Verifier, integrity, quoted_table
+from pytest_ctxbench.verifier import LandedRows, LocalVerifier, Verifier, integrity, quoted_table
 
 T = TypeVar("T")
 
@@ -214,8 +215,18 @@ def test_preflight_reads_resets_and_counts(stub: RestStub) -> None:
 def test_preflight_refuses_other_row_counts(stub: RestStub) -> None:
     stub.db.execute("INSERT INTO CRM_System.Salesforce.Account VALUES (100)")
     error = failing(stub, lambda v: v.preflight())
-    assert error.error_class == "verifier_read"
+    assert error.error_class == "verifier_sources"
     assert "CRM_System.Salesforce.Account holds 13 rows instead of 12 (+1)" in str(error)
+    assert not any(s.startswith("DELETE") and "REVIEW_QUEUE" not in s for s in stub.statements)
+
+
+def test_preflight_with_missing_rows_names_what_loads_them(stub: RestStub) -> None:
+    stub.db.execute("DELETE FROM ITSM_System.ServiceNow.u_bm_incident WHERE n < 2")
+    stub.db.execute("DELETE FROM ITSM_System.ServiceNow.u_bm_company WHERE n < 2")
+    error = failing(stub, lambda v: v.preflight())
+    assert error.error_class == "verifier_sources"
+    assert "u_bm_incident holds 7 rows instead of 9 (-2)" in str(error)
+    assert str(error).count("rows are missing: add them with `ctxbench load --system itsm`") == 1
 
 
 def test_preflight_without_the_queue(stub: RestStub) -> None:
@@ -223,6 +234,93 @@ def test_preflight_without_the_queue(stub: RestStub) -> None:
     error = failing(stub, lambda v: v.preflight())
     assert error.error_class == "verifier_read"
     assert f"{QUEUE} cannot be read" in str(error)
+
+
+# -- what landed in source tables
+
+DIM = "Warehouse_System.WH_DATA.DIM_ACCOUNT"
+
+
+@pytest.fixture
+def keyed(stub: RestStub, tmp_path: Path) -> Path:
+    """Ten accounts, keys 100 to 109, in the table and in a dataset of that one file."""
+    stub.db.execute(f"CREATE OR REPLACE TABLE {DIM} AS SELECT 100 + range AS ACCOUNT_SK FROM range(10)")
+    (tmp_path / "warehouse_dim_account.csv").write_text("ACCOUNT_SK\n" + "".join(f"{100 + n}\n" for n in range(10)))
+    return tmp_path
+
+
+def landed(stub: RestStub, data: Path | None) -> LandedRows:
+    async def body(verifier: Verifier) -> list[LandedRows]:
+        return await verifier.landed_rows(await verifier.source_counts())
+
+    (found,) = verify(stub, body, expected_counts={DIM: 10}, data=data)
+    return found
+
+
+def test_what_landed_is_told_by_its_keys(stub: RestStub, keyed: Path) -> None:
+    stub.db.execute(f"INSERT INTO {DIM} VALUES (7), (200), (NULL), (NULL), (104)")
+    stub.row_cap = 4  # a service that cuts results without a word
+    found = landed(stub, keyed)
+    table = "[Warehouse_System].[WH_DATA].[DIM_ACCOUNT]"
+    assert found.statements == (
+        f"DELETE FROM {table} WHERE [ACCOUNT_SK] IS NULL",
+        f"DELETE FROM {table} WHERE [ACCOUNT_SK] IN (7, 200)",
+        f"DELETE FROM {table} WHERE [ACCOUNT_SK] IN (104)",
+    )
+    assert (found.extra, found.reload) == (5, "warehouse")
+    assert found.text.endswith(
+        "then `ctxbench load --system warehouse`, which adds what is missing of the dataset then"
+    )
+    assert not any(s.startswith("DELETE") for s in stub.statements)
+
+
+def test_removing_is_enough_when_the_dataset_is_whole(stub: RestStub, keyed: Path) -> None:
+    stub.db.execute(f"INSERT INTO {DIM} VALUES (7)")
+    found = landed(stub, keyed)
+    assert found.reload is None
+    assert found.text == (
+        f"{DIM} has 1 row too many; to remove what landed, run "
+        "DELETE FROM [Warehouse_System].[WH_DATA].[DIM_ACCOUNT] WHERE [ACCOUNT_SK] IN (7)"
+    )
+
+
+def test_more_added_than_removed_needs_both(stub: RestStub, keyed: Path) -> None:
+    stub.db.execute(f"DELETE FROM {DIM} WHERE ACCOUNT_SK = 105")
+    stub.db.execute(f"INSERT INTO {DIM} VALUES (7), (8)")
+    found = landed(stub, keyed)
+    assert (found.extra, found.reload) == (1, "warehouse")
+    assert found.statements[0].endswith("IN (7, 8)")
+
+
+def test_many_keys_are_removed_in_several_statements(stub: RestStub, keyed: Path) -> None:
+    stub.db.execute(f"INSERT INTO {DIM} SELECT 1000 + range FROM range(901)")
+    found = landed(stub, keyed)
+    assert len(found.statements) == 5
+    assert found.text.endswith("... and 2 more statements like it")
+    for statement in found.statements:
+        stub.db.execute(statement.replace("[", '"').replace("]", '"'))
+    assert stub.rows(DIM) == 10
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_keys_that_do_not_add_up_are_not_told_from_others(stub: RestStub, keyed: Path, data: bool) -> None:
+    stub.db.execute(f"INSERT INTO {DIM} VALUES (7)")
+    empty = {"results": [{"schema": [{"columnName": "ACCOUNT_SK"}, {"columnName": "ROW_COUNT"}], "rows": []}]}
+    stub.faults.append(("SELECT TOP", Answer(payload=empty)))
+    found = landed(stub, keyed if data else None)
+    assert found.statements == ()
+    assert found.text == (
+        f"{DIM} has 1 row too many, and which ones cannot be told from its keys; remove the rows that were added"
+    )
+
+
+def test_keys_that_cannot_be_read_do_not_hide_the_wrong_count(stub: RestStub, keyed: Path) -> None:
+    stub.db.execute(f"ALTER TABLE {DIM} RENAME ACCOUNT_SK TO OTHER")
+    stub.db.execute(f"INSERT INTO {DIM} VALUES (7)")
+    error = failing(stub, lambda v: v.preflight(), expected_counts={DIM: 10}, data=keyed)
+    assert error.error_class == "verifier_sources"
+    assert f"{DIM} holds 11 rows instead of 10 (+1)" in str(error)
+    assert "which rows were added cannot be read" in str(error)
 
 
 # -- names
