@@ -21,6 +21,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import adoption
 from .columns import MATRIX, MATRIX_KEY, RUNS_RAW
 from .errors import ConfigError
 from .records import CONDITIONS, FAILED_RUNS, TASKS
@@ -30,12 +31,15 @@ from .store import write_atomically
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .adoption import EntryText
     from .scoring import Score
 
 __all__ = [
     "COLUMN_KINDS",
     "MATRIX_DECIMALS",
     "MATRIX_KINDS",
+    "builtin_rows",
+    "cell_aggregates",
     "condition_order",
     "flatten",
     "matrix",
@@ -47,6 +51,7 @@ __all__ = [
     "runs_table",
     "table_bytes",
     "task_order",
+    "typed_table",
     "write_matrix",
     "write_runs_raw",
 ]
@@ -65,18 +70,21 @@ _REQUIRED = ("task", "model", "condition", "run")
 _TEXT = frozenset({
     "task", "model", "effort", "provider", "condition", "outcome", "offtarget_tables", "source_tables_changed",
     "reasoning_mode", "stop_reason", "error", "failure", "failure_detail", "error_class", "endpoint", "label",
-    "developer", "tier", "resolved_model", "answer_flags", "started_at",
+    "developer", "tier", "resolved_model", "answer_flags", "started_at", "entries_returned_names",
+    "entries_used_names", "effort_applied", "served_tier",
 })  # fmt: skip
 _BOOLEAN = frozenset({
     "field_presence_ok", "poor_health_filter_ok", "sort_order_ok", "write_target_ok", "source_integrity_checked",
-    "hit_turn_cap", "success", "reference", "usage_incomplete",
+    "hit_turn_cap", "success", "reference", "usage_incomplete", "search_context_before_query",
+    "price_verified_live",
 })  # fmt: skip
 _INTEGER = frozenset({
     "run", "set_tolerated_boundary", "rows_returned", "rows_written", "accounts_written", "correct_accounts",
     "missed_accounts", "unauthorized_rows", "unauthorized_accounts", "duplicate_rows", "offtarget_write_attempts",
     "offtarget_rows_landed", "uncached_input", "cached_input", "output_tokens", "reasoning_tokens", "total_tokens",
     "thinking_chars", "turn_cap", "tool_calls", "turns", "search_context_calls", "model_retries", "mcp_retries",
-    "cache_write_tokens", "max_tokens_applied", "attempt",
+    "cache_write_tokens", "max_tokens_applied", "attempt", "search_context_first_turn", "entries_returned",
+    "entries_used",
 })  # fmt: skip
 
 #: Column of runs_raw -> text | boolean | integer | number.
@@ -115,10 +123,13 @@ MATRIX_KINDS: dict[str, str] = {
 # ---------------------------------------------------------------- one run, one row
 
 
-def flatten(record: Mapping[str, Any], score: Score | None) -> dict[str, Any]:
+def flatten(
+    record: Mapping[str, Any], score: Score | None, entries: Sequence[EntryText] | None = None
+) -> dict[str, Any]:
     """One row of runs_raw: every column of `columns.RUNS_RAW`, None where it is unknown or not applicable.
 
-    `score` is None for a record that ended in an error. `norm_time_s` needs all records (`timing.norm_times`) and
+    `score` is None for a record that ended in an error. `entries` are the context entries behind the names in the
+    record, for `entries_used`. `norm_time_s` needs all records (`timing.norm_times`) and
     `earlier_attempts_cost_usd` the stored attempts; both are left None here.
     """
     row: dict[str, Any] = dict.fromkeys(RUNS_RAW)
@@ -146,7 +157,7 @@ def flatten(record: Mapping[str, Any], score: Score | None) -> dict[str, Any]:
     if total is None and prompt is not None and output is not None:
         total = prompt + output
     row["total_tokens"] = total
-    row["search_context_calls"], row["search_context_s"] = _search_context(record)
+    row.update(_search_context(record, entries))
     flags = list(score.reader.get("flags") or ()) if score is not None else []
     row["answer_flags"] = [*flags, *(f for f in record.get("flags") or () if f not in flags)]
     return {name: _cell(value, COLUMN_KINDS[name]) for name, value in row.items()}
@@ -157,17 +168,22 @@ def _sum_known(*parts: int | None) -> int | None:
     return sum(known) if known else None
 
 
-def _search_context(record: Mapping[str, Any]) -> tuple[int | None, float | None]:
-    """Calls of search_context and their seconds; (None, None) where the tool was not offered."""
-    calls = [t for t in record.get("trace") or () if str(t.get("tool", "")).endswith("search_context")]
-    listed = record.get("tools_listed")
-    if listed is None:
-        offered = bool(calls) or str(record.get("toolset") or record.get("condition") or "").endswith("_context")
-    else:
-        offered = any(str(t).endswith("search_context") for t in listed)
-    if not offered:
-        return None, None
-    return len(calls), round(math.fsum(t.get("mcp_s") or 0.0 for t in calls), 6)
+def _search_context(record: Mapping[str, Any], entries: Sequence[EntryText] | None) -> dict[str, Any]:
+    """The columns about the search; none of them where the tool was not offered."""
+    use = adoption.of_record(record, entries)
+    if use is None:
+        return {}
+    seconds = math.fsum(t.get("mcp_s") or 0.0 for t in record.get("trace") or () if adoption.is_search(t.get("tool")))
+    return {
+        "search_context_calls": use.calls,
+        "search_context_s": round(seconds, 6),
+        "search_context_first_turn": use.first_turn,
+        "search_context_before_query": use.before_query,
+        "entries_returned": None if use.returned is None else len(use.returned),
+        "entries_used": None if use.used is None else len(use.used),
+        "entries_returned_names": use.returned,
+        "entries_used_names": use.used,
+    }
 
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
@@ -232,13 +248,14 @@ def runs_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     cells = [{name: _cell(value, COLUMN_KINDS.get(name, "text")) for name, value in row.items()} for row in rows]
     cells.sort(key=_row_order)
     others = dict.fromkeys(name for row in cells for name in row if name not in COLUMN_KINDS)
-    return _frame(cells, {**COLUMN_KINDS, **dict.fromkeys(others, "text")})
+    return typed_table(cells, {**COLUMN_KINDS, **dict.fromkeys(others, "text")})
 
 
 _DTYPES: dict[str, Any] = {"text": "string", "boolean": "boolean", "integer": "Int64", "number": "Float64"}
 
 
-def _frame(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str]) -> pd.DataFrame:
+def typed_table(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str]) -> pd.DataFrame:
+    """A table of rows of builtin values with the columns of `kinds` (name -> text | boolean | integer | number)."""
     import pandas as pd
 
     return pd.DataFrame(
@@ -254,11 +271,14 @@ def _number_text(value: float) -> str:
 
 
 def table_bytes(table: pd.DataFrame, columns: Sequence[str]) -> bytes:
-    """The table as CSV: UTF-8, LF, blank for NA, True/False. A column that the table lacks is blank."""
+    """The table as CSV: UTF-8, LF, blank for NA, True/False. A column that the table lacks is blank.
+
+    Text that a spreadsheet would run as a formula gets an apostrophe in front, which `read_runs_raw` takes off again.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
-    for row in _plain_cells(table):
+    for row in builtin_rows(table):
         writer.writerow([_text_of(row.get(name)) for name in columns])
     return buffer.getvalue().encode("utf-8", "replace")
 
@@ -266,7 +286,23 @@ def table_bytes(table: pd.DataFrame, columns: Sequence[str]) -> bytes:
 def _text_of(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, str):
+        return _defused(value)
     return _number_text(value) if isinstance(value, float) else str(value)
+
+
+#: What makes a spreadsheet take text for a formula (OWASP, CSV injection), behind apostrophes of ours or its own.
+_FORMULA = re.compile("'*[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20]")
+
+
+def _defused(text: str) -> str:
+    """Text that no spreadsheet runs. What is a number stays one: it does no harm, and readers expect it."""
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def _as_written(text: str) -> str:
+    """The inverse of `_defused`."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def write_runs_raw(runs: pd.DataFrame, path: Path) -> None:
@@ -333,7 +369,7 @@ def read_runs_raw(path: Path) -> pd.DataFrame:
     rows = [{name: column[i] for name, column in columns.items()} for i in range(len(lines))]
     _check_keys(path, [line for line, _ in lines], rows)
     rows.sort(key=_row_order)
-    return _frame(rows, kinds)
+    return typed_table(rows, kinds)
 
 
 def _check_header(path: Path, header: list[str]) -> None:
@@ -349,7 +385,7 @@ def _check_header(path: Path, header: list[str]) -> None:
 def _read_column(path: Path, name: str, texts: list[tuple[int, str]]) -> tuple[str, list[Any]]:
     kind = COLUMN_KINDS.get(name, "text")
     if kind == "text":
-        return kind, [text if text != "" else None for _, text in texts]
+        return kind, _read_texts(texts)
     parse = {"boolean": _parse_boolean, "integer": _parse_integer, "number": _parse_number}[kind]
     values = []
     for line, text in texts:
@@ -357,12 +393,16 @@ def _read_column(path: Path, name: str, texts: list[tuple[int, str]]) -> tuple[s
             values.append(parse(text.strip()) if text.strip() else None)
         except ValueError as error:
             if name in _SPELLED_FREELY:
-                return "text", [t if t != "" else None for _, t in texts]
+                return "text", _read_texts(texts)
             shown = text if len(text) <= 40 else text[:37] + "..."
             raise ConfigError(
                 f"{path}: line {line}, column {name}: {shown!r} is {error}; correct it or leave it blank"
             ) from None
     return kind, values
+
+
+def _read_texts(texts: list[tuple[int, str]]) -> list[str | None]:
+    return [_as_written(text) if text != "" else None for _, text in texts]
 
 
 def _parse_number(text: str) -> float:
@@ -409,7 +449,7 @@ def _check_keys(path: Path, lines: list[int], rows: list[dict[str, Any]]) -> Non
 # ---------------------------------------------------------------- the runs as plain rows
 
 
-def _plain_cells(table: pd.DataFrame) -> list[dict[str, Any]]:
+def builtin_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of builtin values; NA and NaN become None."""
     columns = {str(name): [_builtin(v) for v in table[name].tolist()] for name in table.columns}
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
@@ -434,7 +474,7 @@ def plain_rows(runs: pd.DataFrame) -> list[dict[str, Any]]:
     and three keys of their own: `ended_in_error`, `kind` (read, write or None) and `shown_model` (the label, made
     unique by the id where two models share one).
     """
-    rows = [{**dict.fromkeys(RUNS_RAW), **row} for row in _plain_cells(runs)]
+    rows = [{**dict.fromkeys(RUNS_RAW), **row} for row in builtin_rows(runs)]
     kinds = _task_kinds(rows)
     names = _shown_models(rows)
     for row in rows:
@@ -523,15 +563,15 @@ def matrix(runs: pd.DataFrame) -> pd.DataFrame:
         line: dict[str, Any] = dict.fromkeys(MATRIX)
         line.update(zip(MATRIX_KEY, key, strict=True))
         line["model"] = rows[0]["shown_model"]
-        line.update(_cell_aggregates([row for row in rows if not row["ended_in_error"]]))
+        line.update(cell_aggregates([row for row in rows if not row["ended_in_error"]]))
         for name, decimals in MATRIX_DECIMALS.items():
             if line[name] is not None:
                 line[name] = rounded(line[name], decimals)
         table.append(line)
-    return _frame(table, MATRIX_KINDS)
+    return typed_table(table, MATRIX_KINDS)
 
 
-def _cell_aggregates(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def cell_aggregates(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The unrounded aggregates of one cell's measured runs; a median, rate or sum is over the runs that know it."""
 
     def known(column: str) -> list[Any]:

@@ -1,8 +1,8 @@
-"""The one file that names the columns of runs_raw.csv and matrix.csv (design 8)."""
+"""The one file that names the columns of runs_raw.csv, matrix.csv and effects.csv (design 8)."""
 
 from __future__ import annotations
 
-__all__ = ["MATRIX", "MATRIX_KEY", "RUNS_RAW", "RUNS_RAW_EXTRA"]
+__all__ = ["EFFECTS", "MATRIX", "MATRIX_KEY", "RUNS_RAW", "RUNS_RAW_EXTRA"]
 
 #: In the contract's order.
 _RUNS_RAW_CONTRACT = (
@@ -26,6 +26,11 @@ RUNS_RAW_EXTRA = (
     "success", "failure", "failure_detail", "error_class", "endpoint", "label", "developer", "tier", "reference",
     "resolved_model", "cache_write_tokens", "max_tokens_applied", "attempt", "answer_flags", "started_at",
     "usage_incomplete", "earlier_attempts_cost_usd",
+    # how the run used search_context (adoption)
+    "search_context_first_turn", "search_context_before_query", "entries_returned", "entries_used",
+    "entries_returned_names", "entries_used_names",
+    # what was sent, what was served, and whether the price is the published one
+    "effort_applied", "served_tier", "price_verified_live",
 )  # fmt: skip
 
 RUNS_RAW = _RUNS_RAW_CONTRACT + RUNS_RAW_EXTRA
@@ -42,4 +47,11 @@ MATRIX = (
     "action_precision_med", "action_recall_med", "unauthorized_med", "unauthorized_max", "unauthorized_total",
     "duplicate_med", "reason_acc_med", "rows_written_med", "write_target_ok_rate", "offtarget_attempts_med",
     "offtarget_rows_landed_total",
+)  # fmt: skip
+
+EFFECTS = (
+    "scope", "task", "model", "effort", "provider", "reference", "from_condition", "to_condition", "metric",
+    "statistic", "cells", "n_from", "n_to", "value_from", "value_to", "difference", "low", "high", "method", "p_value",
+    "p_method", "p_adjusted", "verdict", "missing_from", "missing_to", "errors_from", "errors_to", "worst_from",
+    "best_from", "worst_to", "best_to", "bound_low", "bound_high",
 )  # fmt: skip

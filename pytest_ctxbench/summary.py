@@ -22,7 +22,26 @@ from .records import CONDITIONS
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Comparison", "Group", "Pair", "Side", "Summary", "markdown", "summarise", "terminal_lines"]
+__all__ = [
+    "FIGURES",
+    "REFERENCE_NOTE",
+    "SIDE_NAMES",
+    "Comparison",
+    "Group",
+    "Pair",
+    "Side",
+    "Summary",
+    "agent_names",
+    "compared_sides",
+    "escaped",
+    "findings",
+    "heading",
+    "markdown",
+    "markdown_table",
+    "sides_shown",
+    "summarise",
+    "terminal_lines",
+]
 
 #: Design 8: a model-task pair is improved when its median correctness rises by more than this many points.
 NOTABLE_POINTS = 5.0
@@ -153,7 +172,7 @@ def summarise(runs: pd.DataFrame) -> Summary:
     share the label; with the effort or the provider where the id occurs with several.
     """
     rows = plain_rows(runs)
-    names = _agent_names(rows)
+    names = agent_names(rows)
     for row in rows:
         row["agent"] = names[_agent(row)]
     groups = []
@@ -168,7 +187,7 @@ def _agent(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["model"], row["effort"], row["provider"]
 
 
-def _agent_names(rows: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], str]:
+def agent_names(rows: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], str]:
     efforts: defaultdict[str, set[Any]] = defaultdict(set)
     providers: defaultdict[str, set[Any]] = defaultdict(set)
     for row in rows:
@@ -333,7 +352,7 @@ def _spend(side: Side) -> str:
 
 
 #: Row of the summary -> its figure on one side. A row that starts with a blank explains the one above it.
-_ROWS: tuple[tuple[str, Callable[[Side], str]], ...] = (
+FIGURES: tuple[tuple[str, Callable[[Side], str]], ...] = (
     ("success rate", lambda s: _percent(s.success_rate)),
     ("  runs", lambda s: _share(s.successes, s.scored)),
     ("tool calls, median", lambda s: _plain(s.calls_med)),
@@ -353,26 +372,26 @@ def _arrow(figure: Callable[[Side], str], sides: Sequence[Side | None]) -> str:
     return " -> ".join("-" if side is None else figure(side) for side in sides)
 
 
-def _sides_shown(group: Group) -> tuple[str, ...]:
+def sides_shown(group: Group) -> tuple[str, ...]:
     pooled = group.pooled
     if pooled is None:
         return ()
     return tuple(which for which in ("raw", "context") if getattr(pooled, which) is not None)
 
 
-def _compared(group: Group) -> _Named:
-    shown = _sides_shown(group)
+def compared_sides(group: Group) -> _Named:
+    shown = sides_shown(group)
     return [(c.name, tuple(getattr(c, which) for which in shown)) for c in group.comparisons] if shown else []
 
 
-_SIDE_NAMES = {"raw": "raw access", "context": "with context"}
+SIDE_NAMES = {"raw": "raw access", "context": "with context"}
 
 
-def _heading(group: Group) -> str:
-    shown = _sides_shown(group)
+def heading(group: Group) -> str:
+    shown = sides_shown(group)
     noun = "reference agent" if group.reference else "model"
     count = _counted(len(group.models), noun)
-    title = " -> ".join(_SIDE_NAMES[which] for which in shown) or "other conditions"
+    title = " -> ".join(SIDE_NAMES[which] for which in shown) or "other conditions"
     if len(shown) == 1:
         title += " only"
     pooled = group.pooled
@@ -386,10 +405,10 @@ def _heading(group: Group) -> str:
     return f"{'reference agents' if group.reference else 'models'}: {title} ({', '.join(parts)})"
 
 
-_REFERENCE_NOTE = "scripted agents that check the benchmark itself; their scores say nothing about any model"
+REFERENCE_NOTE = "scripted agents that check the benchmark itself; their scores say nothing about any model"
 
 
-def _findings(group: Group) -> list[str]:
+def findings(group: Group) -> list[str]:
     """One sentence each, for both texts."""
     noun = "reference agents" if group.reference else "models"
     lines = []
@@ -417,12 +436,12 @@ def _findings(group: Group) -> list[str]:
     if unauthorized:
         lines.append(unauthorized)
     if group.repeats[0] != group.repeats[1] and group.comparisons:
-        rates = " -> ".join(_percent(group.mean_rates[("raw", "context").index(w)]) for w in _sides_shown(group))
+        rates = " -> ".join(_percent(group.mean_rates[("raw", "context").index(w)]) for w in sides_shown(group))
         lines.append(
             f"the cells hold {group.repeats[0]} to {group.repeats[1]} measured runs; 'all' pools the runs, the mean "
             f"of the tasks' success rates is {rates}"
         )
-    if group.one_sided and len(_sides_shown(group)) == 2:
+    if group.one_sided and len(sides_shown(group)) == 2:
         lines.append(f"measured in one of the two conditions only: {_counted(group.one_sided, 'model-task pair')}")
     if group.errors:
         classes = ", ".join(f"{name} {count}" for name, count in group.errors.items())
@@ -476,15 +495,42 @@ def terminal_lines(summary: Summary) -> list[str]:
     for group in summary.groups:
         if lines:
             lines.append("")
-        lines += _wrapped(_heading(group), "")
+        lines += _wrapped(heading(group), "")
         if group.reference:
-            lines += _wrapped(_REFERENCE_NOTE, "")
-        lines += _columns(_compared(group))
-        for condition, sides in group.others:
-            lines += _wrapped(f"condition {one_line(condition)} ({_counted(dict(sides)['all'].runs, 'run')})", "")
-            lines += _columns([(name, (side,)) for name, side in sides])
-        for finding in _findings(group):
+            lines += _wrapped(REFERENCE_NOTE, "")
+        lines += _columns(compared_sides(group))
+        lines += _arm_lines(group)
+        for finding in findings(group):
             lines += _wrapped(finding, "- ")
+    return lines
+
+
+def _arm_lines(group: Group) -> list[str]:
+    """One line for each condition beside the contract's two, below the two of them: success by task, then all runs."""
+    if not group.others:
+        return []
+    tasks = list(dict.fromkeys(name for _, sides in group.others for name, _ in sides))
+    rows = [["success by condition", *map(one_line, tasks), "runs", "calls", "spend", "per success"]]
+    own = {c.name: c for c in group.comparisons}
+    sets: list[tuple[str, dict[str, Side]]] = [
+        (name, {t: side for t in tasks if t in own and (side := getattr(own[t], which)) is not None})
+        for which, name in (("raw", _RAW), ("context", _CONTEXT))
+    ]
+    sets += [(condition, dict(sides)) for condition, sides in group.others]
+    for condition, by_task in sets:
+        pooled = by_task.get("all")
+        if pooled is not None:
+            rates = [_percent(by_task[t].success_rate) if t in by_task else "-" for t in tasks]
+            rows.append(
+                [one_line(condition), *rates, f"{pooled.runs:,}", _plain(pooled.calls_med),
+                 _spend(pooled), _cost_per_success(pooled)]
+            )  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths[0] = min(widths[0], max(20, _WIDTH - sum(w + 2 for w in widths[1:])))
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join([row[0][: widths[0]].ljust(widths[0]), *cells])[:_WIDTH].rstrip())
     return lines
 
 
@@ -499,7 +545,7 @@ def _columns(named: _Named) -> list[str]:
     if not named:
         return []
     names = [one_line(name) for name, _ in named]
-    body = [(label, [_arrow(figure, sides) for _, sides in named]) for label, figure in _ROWS]
+    body = [(label, [_arrow(figure, sides) for _, sides in named]) for label, figure in FIGURES]
     first = max(len(label) for label, _ in body)
     widths = [max(len(name), *(len(cells[i]) for _, cells in body)) for i, name in enumerate(names)]
     blocks: list[list[int]] = [[]]
@@ -521,17 +567,17 @@ def _columns(named: _Named) -> list[str]:
 
 def markdown(summary: Summary, *, title: str = "Summary", notes: Sequence[str] = ()) -> str:
     """summary.md; `notes` are further lines for its end (what is pending, for example)."""
-    parts = [f"# {_md(title)}"]
+    parts = [f"# {escaped(title)}"]
     for group in summary.groups:
-        parts.append(f"## {_md(_heading(group)[0].upper() + _heading(group)[1:])}")
+        parts.append(f"## {escaped(heading(group)[0].upper() + heading(group)[1:])}")
         if group.reference:
-            parts.append(f"Reference agents: {_REFERENCE_NOTE}.")
+            parts.append(f"Reference agents: {REFERENCE_NOTE}.")
         if group.comparisons:
-            parts.append(_md_metrics(_compared(group)))
+            parts.append(_md_metrics(compared_sides(group)))
         for condition, sides in group.others:
-            parts.append(f"### Condition {_md(condition)}")
+            parts.append(f"### Condition {escaped(condition)}")
             parts.append(_md_metrics([(name, (side,)) for name, side in sides]))
-        parts.append("\n".join(f"- {_md(line)}" for line in _findings(group)))
+        parts.append("\n".join(f"- {escaped(line)}" for line in findings(group)))
         if group.pairs:
             parts.append(f"### Median correctness by {'agent' if group.reference else 'model'}")
             parts.append(_md_models(group))
@@ -544,19 +590,19 @@ def markdown(summary: Summary, *, title: str = "Summary", notes: Sequence[str] =
         "that ended in an error are in no figure."
     )
     if notes:
-        parts.append("\n".join(f"- {_md(note)}" for note in notes))
+        parts.append("\n".join(f"- {escaped(note)}" for note in notes))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 _MARKS = re.compile(r"[\\|*`<\[\]]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
-def _md(text: str) -> str:
+def escaped(text: str) -> str:
     """Text that stays text in a Markdown cell, heading or list item."""
     return _MARKS.sub(lambda mark: "\\" + mark.group(), one_line(text))
 
 
-def _md_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
@@ -573,8 +619,8 @@ def _md_metrics(named: _Named) -> str:
         _spend,
         _cost_per_success,
     )
-    return _md_table(
-        header, [[_md(name), *(_md(_arrow(figure, sides)) for figure in figures)] for name, sides in named]
+    return markdown_table(
+        header, [[escaped(name), *(escaped(_arrow(figure, sides)) for figure in figures)] for name, sides in named]
     )
 
 
@@ -590,7 +636,7 @@ def _md_models(group: Group) -> str:
                 cells.append("-")
                 continue
             runs = f"{_share(raw.successes, raw.scored)} -> {_share(context.successes, context.scored)}"
-            cells.append(_md(f"{_plain(pair.raw)} -> {_plain(pair.context)} ({runs})"))
-        rows.append([_md(model), *cells])
-    header = ["agent" if group.reference else "model", *(_md(t) for t in group.tasks)]
-    return _md_table(header, rows) + "\n\nIn brackets: successes of scored runs."
+            cells.append(escaped(f"{_plain(pair.raw)} -> {_plain(pair.context)} ({runs})"))
+        rows.append([escaped(model), *cells])
+    header = ["agent" if group.reference else "model", *(escaped(t) for t in group.tasks)]
+    return markdown_table(header, rows) + "\n\nIn brackets: successes of scored runs."

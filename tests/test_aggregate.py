@@ -7,6 +7,7 @@ import json
 import math
 import re
 import statistics
+import tempfile
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
@@ -661,6 +662,46 @@ def test_a_table_without_runs(tmp_path: Path) -> None:
     assert len(aggregate.matrix(runs)) == 0
     assert tuple(aggregate.matrix(runs).columns) == MATRIX
     assert tuple(aggregate.runs_table([]).columns) == RUNS_RAW
+
+
+FORMULAS = ["=HYPERLINK(1)", "+1+1", "-2+3", "@SUM(A1)", "=", "'=1", "''-x", "\uff1d1+1"]
+
+
+def test_text_that_a_spreadsheet_would_run_is_defused_and_read_back_as_it_was(tmp_path: Path) -> None:
+    """OWASP's list; the apostrophe of ours and those of the text are told apart."""
+    harmless = ["-5", "+1.5", "'quoted", "a=b", "5", "'", "it's"]
+    texts = [*FORMULAS, *harmless]
+    runs = aggregate.runs_table(
+        run(k, failure_detail=text, error=None, rank_corr=-0.5) for k, text in enumerate(texts, 1)
+    )
+    aggregate.write_runs_raw(runs, tmp_path / "runs_raw.csv")
+    rows = parsed(tmp_path / "runs_raw.csv", RUNS_RAW, aggregate.COLUMN_KINDS, KEY)
+    written = [row["failure_detail"] for row in rows]
+    assert written == [*(f"'{text}" for text in FORMULAS), *harmless]
+    assert {row["rank_corr"] for row in rows} == {"-0.5"}
+    assert not (tmp_path / "runs_raw.csv").read_bytes().startswith(b"\xef\xbb\xbf")
+    again = aggregate.read_runs_raw(tmp_path / "runs_raw.csv")
+    assert again["failure_detail"].tolist() == texts
+    aggregate.write_runs_raw(again, tmp_path / "again.csv")
+    assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "runs_raw.csv").read_bytes()
+
+
+@given(st.text(alphabet=st.sampled_from("'=+-@1.x"), min_size=1, max_size=6))
+def test_defusing_loses_nothing(text: str) -> None:
+    table = aggregate.typed_table([{"model": text}], {"model": "text"})
+    cell = next(csv.reader(aggregate.table_bytes(table, ["model"]).decode().splitlines()[1:]))[0]
+    assert not re.match(r"[=@]|[+-](?![0-9.]+$)", cell)
+    header = "task,model,condition,run"
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder) / "r.csv", header, f"r1,{cell},baseline,1")
+        assert aggregate.read_runs_raw(path)["model"].tolist() == [text]
+
+
+def test_a_model_named_like_a_formula_is_one_model_again(tmp_path: Path) -> None:
+    runs = aggregate.runs_table([run(1, model="=m", correctness=50.0), run(2, model="=m", correctness=70.0)])
+    aggregate.write_runs_raw(runs, tmp_path / "runs_raw.csv")
+    (cell,) = cells(aggregate.matrix(aggregate.read_runs_raw(tmp_path / "runs_raw.csv")))
+    assert (cell["model"], cell["runs"]) == ("=m", 2)
 
 
 def test_a_huge_foreign_cell_is_no_obstacle(tmp_path: Path) -> None:

@@ -203,7 +203,13 @@ def test_other_conditions_have_tables_of_their_own() -> None:
     assert group.pooled.raw is not None
     assert group.pooled.raw.runs == 1
     lines = terminal_lines(Summary((group,)))
-    assert "condition raw_sql (2 runs)" in lines
+    shown = [line.split() for line in lines if "raw_sql" in line or line.startswith(("baseline", "success by"))]
+    assert shown == [
+        ["success", "by", "condition", "r1", "all", "runs", "calls", "spend", "per", "success"],
+        ["baseline", "0%", "0%", "1", "-", "-", "-"],
+        ["baseline_context", "100%", "100%", "1", "-", "-", "-"],
+        ["raw_sql", "100%", "100%", "2", "-", "-", "-"],
+    ]
     assert "without a score, so in no success rate: 1 run" in " ".join(lines)
     alone = lines_of([run(1, condition="raw_sql", correctness=99.0)])
     assert alone[0] == "models: other conditions (1 model, endpoint local)"
