@@ -27,7 +27,7 @@ from .rubric import Rubric
 from .score import Score, listed, share, total
 from .writes import written_tables
 
-__all__ = ["QUEUE_TABLE", "score_a1"]
+__all__ = ["QUEUE_TABLE", "cell_text", "score_a1"]
 
 QUEUE_TABLE = "REVIEW_QUEUE"
 
@@ -47,7 +47,7 @@ def score_a1(
     """
     names = golden_names("a1", golden)
     branches = {key: _golden_branch(row, rubric) for key, row in names.items()}
-    queued = [(_text(row, "ACCOUNT_NAME", n), _text(row, "REASON", n)) for n, row in enumerate(queue_rows, 1)]
+    queued = [(cell_text(row, "ACCOUNT_NAME", n), cell_text(row, "REASON", n)) for n, row in enumerate(queue_rows, 1)]
     first: dict[str, tuple[str, str]] = {}
     repeated: list[str] = []
     unauthorized: list[str] = []
@@ -126,7 +126,7 @@ def _golden_branch(row: Mapping[str, str], rubric: Rubric) -> str:
     return branch
 
 
-def _text(row: Mapping[str, Any], column: str, number: int) -> str:
+def cell_text(row: Mapping[str, Any], column: str, number: int) -> str:
     """A cell by column name in any case; "" for NULL."""
     for key, value in row.items():
         if key.upper() == column:

@@ -36,7 +36,7 @@ from .outcomes import read_outcome, read_success
 from .rubric import Rubric
 from .score import Score, share, total
 
-__all__ = ["score_r1"]
+__all__ = ["branch_of", "flag_of", "golden_eligibility", "score_r1"]
 
 
 def score_r1(
@@ -49,7 +49,7 @@ def score_r1(
 ) -> Score:
     """Score a text against `goldens/r1.csv` rows. Raises `ConfigError` for a golden that cannot be graded against."""
     rows = read_golden_rows("r1", golden, rubric)
-    expected = {key: _golden_eligibility(row, rubric) for key, row in rows.items() if row.status == "CRITICAL"}
+    expected = {key: golden_eligibility(row, rubric) for key, row in rows.items() if row.status == "CRITICAL"}
     answer = read_answer(answer_text, r1_columns(rubric), rows, cut_off=failure == "output_truncated")
     returned = answer.rows or ()
     boundary = max(row.score for row in rows.values())
@@ -64,8 +64,8 @@ def score_r1(
     wrong_status = [r for r in matched if row_status(r, rubric) != rows[r.key].status]
     status = share(len(matched) - len(wrong_status), len(matched))
     critical = [r for r in matched if r.key in expected]
-    flag_right = {r.key for r in critical if _flag(r, rubric) is expected[r.key][0]}
-    reason_right = {r.key for r in critical if _branch(r, rubric) == expected[r.key][1]}
+    flag_right = {r.key for r in critical if flag_of(r, rubric) is expected[r.key][0]}
+    reason_right = {r.key for r in critical if branch_of(r, rubric) == expected[r.key][1]}
     wrong_eligibility = [r for r in critical if r.key not in flag_right or r.key not in reason_right]
     eligibility = share(len(critical) - len(wrong_eligibility), len(critical))
     correctness = total(
@@ -107,7 +107,7 @@ def score_r1(
     return Score(correctness, outcome, success, components, explanation, answer.to_json())
 
 
-def _golden_eligibility(row: GoldenRow, rubric: Rubric) -> tuple[bool, str]:
+def golden_eligibility(row: GoldenRow, rubric: Rubric) -> tuple[bool, str]:
     flag_text, reason_text = (row.row.get(c) or "" for c in ("Review_Eligible", "Eligibility_Reason"))
     flag, branch = read_flag(flag_text, rubric), read_reason(reason_text, rubric)
     for column, text, value in (("Review_Eligible", flag_text, flag), ("Eligibility_Reason", reason_text, branch)):
@@ -121,7 +121,7 @@ def _golden_eligibility(row: GoldenRow, rubric: Rubric) -> tuple[bool, str]:
     return flag, branch
 
 
-def _flag(row: AnswerRow, rubric: Rubric) -> bool | None:
+def flag_of(row: AnswerRow, rubric: Rubric) -> bool | None:
     """From the flag's cell; what else stands there is only part of it when there is no reason beside it."""
     cell = row.cells.get("eligible", "")
     if cell:
@@ -135,7 +135,7 @@ def _reason(row: AnswerRow) -> str:
     return cell if name_key(cell) else ""
 
 
-def _branch(row: AnswerRow, rubric: Rubric) -> str | None:
+def branch_of(row: AnswerRow, rubric: Rubric) -> str | None:
     reason = _reason(row)
     if reason:
         return read_reason(reason, rubric)

@@ -34,7 +34,7 @@ from .outcomes import read_outcome, read_success
 from .rubric import Rubric
 from .score import Score, share, total
 
-__all__ = ["score_r2"]
+__all__ = ["golden_trend", "score_r2", "trend_of"]
 
 
 def score_r2(
@@ -47,7 +47,7 @@ def score_r2(
 ) -> Score:
     """Score a text against `goldens/r2.csv` rows. Raises `ConfigError` for a golden that cannot be graded against."""
     rows = read_golden_rows("r2", golden, rubric)
-    trends = {key: _golden_trend(row, rubric) for key, row in rows.items()}
+    trends = {key: golden_trend(row, rubric) for key, row in rows.items()}
     answer = read_answer(answer_text, r2_columns(rubric), rows, cut_off=failure == "output_truncated")
     returned = answer.rows or ()
     matched = [r for r in returned if r.key in rows]
@@ -56,7 +56,7 @@ def score_r2(
     recall = Fraction(len(matched), len(rows))
     set_f1 = f1(precision, recall)
     wrong_status = [r for r in matched if row_status(r, rubric) != rows[r.key].status]
-    wrong_trend = [r for r in matched if _trend(r, rubric) != trends[r.key]]
+    wrong_trend = [r for r in matched if trend_of(r, rubric) != trends[r.key]]
     status = share(len(matched) - len(wrong_status), len(matched))
     trend = share(len(matched) - len(wrong_trend), len(matched))
     correctness = total(
@@ -91,7 +91,7 @@ def score_r2(
         ),
         (
             "wrong trend",
-            [f"{r.name} ({_trend(r, rubric) or 'unreadable'}, should be {trends[r.key]})" for r in wrong_trend],
+            [f"{r.name} ({trend_of(r, rubric) or 'unreadable'}, should be {trends[r.key]})" for r in wrong_trend],
         ),
     ]
     explanation = answer_explanation(
@@ -105,7 +105,7 @@ def score_r2(
     return Score(correctness, outcome, success, components, explanation, answer.to_json())
 
 
-def _golden_trend(row: GoldenRow, rubric: Rubric) -> str:
+def golden_trend(row: GoldenRow, rubric: Rubric) -> str:
     text = row.row.get("Usage_Trend") or ""
     label = read_trend(text, rubric)
     if label is None:
@@ -116,7 +116,7 @@ def _golden_trend(row: GoldenRow, rubric: Rubric) -> str:
     return label
 
 
-def _trend(row: AnswerRow, rubric: Rubric) -> str | None:
+def trend_of(row: AnswerRow, rubric: Rubric) -> str | None:
     return read_trend(row.cells.get("trend", ""), rubric) or read_trend(row.cells.get("pair", ""), rubric)
 
 
@@ -150,6 +150,6 @@ def _has_fields(answer: Answer, rows: Sequence[AnswerRow], rubric: Rubric) -> bo
         found.add("status")
     if "score" not in found and any(row_score(r) is not None for r in rows):
         found.add("score")
-    if "trend" not in found and any(_trend(r, rubric) for r in rows):
+    if "trend" not in found and any(trend_of(r, rubric) for r in rows):
         found.add("trend")
     return set(rubric.required_fields["r2"]) <= found

@@ -1,0 +1,264 @@
+"""What the report shows, as plain JSON values. Nothing is defined here a second time: scores are `runner.score_record`,
+cells are the matrix, the summary is `summary.summarise` and its texts, effects are read from effects.csv."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ctxbench import __version__, aggregate, summary
+from pytest_ctxbench.columns import MATRIX
+from pytest_ctxbench.errors import ConfigError
+from pytest_ctxbench.records import CONDITIONS, RunKey
+from pytest_ctxbench.results import runs_of_records, score_records
+from pytest_ctxbench.scoring import Score
+from pytest_ctxbench.store import RecordStore, key_of
+
+from .conversations import Conversations
+from .matches import MARKS, Comparison
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pytest_ctxbench.runner import RunContext
+
+__all__ = ["Report", "collect"]
+
+#: Columns of the page's table of runs, out of runs_raw.
+RUN_COLUMNS = (
+    "task", "condition", "run", "outcome", "success", "correctness", "cost_usd", "tool_calls", "turns", "total_tokens",
+    "wall_s", "search_context_calls", "search_context_before_query", "entries_returned_names", "entries_used_names",
+    "unauthorized_rows", "duplicate_rows", "failure", "failure_detail",
+    "error_class", "error", "answer_flags", "hit_turn_cap", "model_retries", "started_at", "resolved_model",
+)  # fmt: skip
+
+#: Of a record, what the page shows of a single run beside its row.
+_RECORD_FIELDS = (
+    "provider", "developer", "toolset", "tools_listed", "uncached_input", "cached_input", "cache_write", "output",
+    "reasoning", "model_time_s", "mcp_time_s", "model_retry_backoff_s", "turn_cap", "stop_reason",
+    "temperature_applied", "reasoning_mode", "max_tokens_applied", "dropped_parameters", "attempt", "flags",
+    "source_integrity",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`page` is the JSON value of the page, `conversations` what is loaded on demand."""
+
+    page: dict[str, Any]
+    conversations: Conversations
+
+
+def collect(
+    out: Path, context: RunContext | None, runs: pd.DataFrame | None, scores: Mapping[RunKey, Score | None] | None
+) -> Report:
+    """Everything the page shows of a session's folder. Raises `ConfigError` (see `report.write_report`)."""
+    if not out.is_dir():
+        raise ConfigError(f"{out}: is no folder; name the --ctx-out folder of a session")
+    records, notes = _records(out, context)
+    if records:
+        assert context is not None
+        if scores is None:
+            scores = score_records(records, context)
+        if runs is None:
+            runs = runs_of_records(RecordStore(out), records, scores, context)
+        notes += _changed_goldens(records, context)
+    elif runs is None:
+        table = out / "runs_raw.csv"
+        if not table.is_file():
+            raise ConfigError(f"{out}: holds neither records (runs/*.json) nor a runs_raw.csv; name a session's folder")
+        runs = aggregate.read_runs_raw(table)
+    rows = aggregate.plain_rows(runs)
+    if not rows:
+        raise ConfigError(f"{out}: holds no run yet; run `pytest` with this --ctx-out first")
+    names = summary.agent_names(rows)
+    conversations = Conversations()
+    documents: dict[str, int] = {}
+    if records:
+        assert context is not None
+        assert scores is not None
+        store = RecordStore(out)
+        comparison = Comparison(context.goldens, context.rubric)
+        missing = 0
+        for key, record in records.items():
+            transcript = store.transcript(key)
+            missing += transcript is None
+            documents[key.stem] = conversations.add(_detail(record, scores.get(key), comparison), transcript)
+        if missing:
+            notes.append(f"{missing} of {len(records)} conversations cannot be shown: their transcripts are missing")
+    else:
+        notes.append("made from a runs_raw.csv alone: there are no conversations and no answers in it")
+    cells = _cells(runs, rows, names)
+    moments = sorted(row["started_at"] for row in rows if row["started_at"])
+    digest = summary.summarise(runs)
+    page = {
+        "title": "What did context buy?",
+        "folder": out.resolve().name,
+        "version": __version__,
+        "generated": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "period": [moments[0][:16], moments[-1][:16]] if moments else None,
+        "endpoints": sorted({row["endpoint"] for row in rows if row["endpoint"]}),
+        "conditions": sorted({row["condition"] for row in rows}, key=aggregate.condition_order),
+        "compared": list(CONDITIONS),
+        "tasks": sorted({row["task"] for row in rows}, key=aggregate.task_order),
+        "notes": notes,
+        "marks": MARKS,
+        "groups": [_group(group) for group in digest.groups],
+        "cells": cells,
+        "runs": _runs(rows, names, documents),
+        "effects": _effects(out / "effects.csv", names),
+        "has_conversations": bool(documents),
+    }
+    return Report(page, conversations)
+
+
+def _records(out: Path, context: RunContext | None) -> tuple[dict[RunKey, dict[str, Any]], list[str]]:
+    if context is None:
+        return {}, []
+    store = RecordStore(out)
+    found = {key: record for record in store.records() if (key := key_of(record)) is not None}
+    notes = list(store.warnings)
+    known = {key: record for key, record in found.items() if key.task in context.bench.tasks}
+    if len(known) < len(found):
+        tasks = sorted({key.task for key in found} - set(context.bench.tasks))
+        notes.append(f"left out: {len(found) - len(known)} runs of tasks that the config lacks ({', '.join(tasks)})")
+    return known, notes
+
+
+def _changed_goldens(records: Mapping[RunKey, dict[str, Any]], context: RunContext) -> list[str]:
+    """Scores follow the goldens at hand; where these are not the ones that the runs were made with, it is said."""
+    notes = []
+    for name, task in context.bench.tasks.items():
+        made = {(r.get("fingerprint_parts") or {}).get("golden") for r in records.values() if r["task"] == name}
+        made.discard(None)
+        if made and made != {hashlib.sha256(task.golden.read_bytes()).hexdigest()}:
+            notes.append(f"the golden of {name} has changed since these runs; the scores here follow the present one")
+    return notes
+
+
+def _detail(record: Mapping[str, Any], score: Score | None, comparison: Comparison) -> dict[str, Any]:
+    """What is shown of one run beside its row and its conversation."""
+    return {
+        "record": {name: record[name] for name in _RECORD_FIELDS if record.get(name) not in (None, [], "")},
+        "answer": record.get("final_answer"),
+        "score": None if score is None else score.to_json(),
+        "match": None if score is None else comparison.of(record),
+    }
+
+
+def _cells(runs: pd.DataFrame, rows: Sequence[Mapping[str, Any]], names: Mapping[Any, str]) -> dict[str, Any]:
+    """The matrix as columns and rows, with the model's name, its kind and its errors in front."""
+    shown: dict[tuple[Any, ...], list[Any]] = {}
+    for row in rows:
+        agent = names[row["model"], row["effort"], row["provider"]]
+        cell = shown.setdefault(
+            (row["task"], row["shown_model"], row["effort"], row["provider"], row["condition"]),
+            [agent, bool(row["reference"]), 0],
+        )
+        cell[2] += row["ended_in_error"]
+    table = aggregate.matrix(runs)
+    lines = aggregate.builtin_rows(table)
+    return {
+        "columns": ["agent", "reference", "errors", *MATRIX],
+        "rows": [
+            [*shown[line["task"], line["model"], line["effort"], line["provider"], line["condition"]],
+             *(line[name] for name in MATRIX)]
+            for line in lines
+        ],
+    }  # fmt: skip
+
+
+def _runs(rows: Sequence[Mapping[str, Any]], names: Mapping[Any, str], documents: Mapping[str, int]) -> dict[str, Any]:
+    lines = []
+    for row in rows:
+        stem = RunKey(row["model"], row["effort"] or "", row["task"], row["condition"], row["run"]).stem
+        agent = names[row["model"], row["effort"], row["provider"]]
+        lines.append(
+            [stem, agent, bool(row["reference"]), bool(row["ended_in_error"]), documents.get(stem),
+             *(row.get(name) for name in RUN_COLUMNS)]
+        )  # fmt: skip
+    return {"columns": ["key", "agent", "reference", "ended_in_error", "document", *RUN_COLUMNS], "rows": lines}
+
+
+def _group(group: summary.Group) -> dict[str, Any]:
+    """The digest of the models or of the reference agents, in the summary's own words and figures."""
+    figures = summary.FIGURES
+
+    def column(name: str, sides: Sequence[summary.Side | None]) -> dict[str, Any]:
+        return {
+            "name": name,
+            "figures": [["-" if side is None else figure(side) for side in sides] for _, figure in figures],
+        }
+
+    compared = [column(name, sides) for name, sides in summary.compared_sides(group)]
+    return {
+        "reference": group.reference,
+        "heading": summary.heading(group),
+        "note": summary.REFERENCE_NOTE if group.reference else None,
+        "models": list(group.models),
+        "sides": [summary.SIDE_NAMES[which] for which in summary.sides_shown(group)],
+        "labels": [label for label, _ in figures],
+        "columns": compared,
+        "others": [
+            {"condition": condition, "columns": [column(name, [side]) for name, side in sides]}
+            for condition, sides in group.others
+        ],
+        "findings": summary.findings(group),
+    }
+
+
+#: Columns of effects.csv that the page shows; the first few are needed.
+_EFFECTS = ("scope", "metric", "statistic", "difference", "low", "high", "task", "model", "effort", "provider",
+            "reference", "from_condition", "to_condition", "cells", "n_from", "n_to", "value_from", "value_to",
+            "verdict", "method", "p_adjusted")  # fmt: skip
+_NEEDED_OF_EFFECTS = 6
+
+
+def _effects(path: Path, names: Mapping[Any, str]) -> dict[str, Any] | None:
+    """effects.csv with numbers as numbers and the model's name as the page shows it (`agent`); None without the file.
+
+    Rows without a difference are left out. Raises `ConfigError` when it cannot be read.
+    """
+    again = "make it again with `ctxbench effects`"
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            lacking = [name for name in _EFFECTS[:_NEEDED_OF_EFFECTS] if name not in (reader.fieldnames or ())]
+            if lacking:
+                raise ConfigError(f"{path}: line 1: the column {lacking[0]} is missing; {again}")
+            lines = [[_value(name, line.get(name)) for name in _EFFECTS] for line in reader]
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); {again}") from None
+    place = {name: index for index, name in enumerate(_EFFECTS)}
+    rows = []
+    for line in lines:
+        if line[place["difference"]] is None:
+            continue
+        model = line[place["model"]]
+        known = names.get((model, line[place["effort"]], line[place["provider"]]))
+        rows.append([known or model, *line])
+    return {"columns": ["agent", *_EFFECTS], "rows": rows}
+
+
+_NUMBERS_OF_EFFECTS = frozenset({
+    "difference", "low", "high", "cells", "n_from", "n_to", "value_from", "value_to", "p_adjusted",
+})  # fmt: skip
+
+
+def _value(name: str, cell: str | None) -> Any:
+    if not cell:
+        return None
+    if name not in _NUMBERS_OF_EFFECTS:
+        return cell
+    try:
+        number = float(cell)
+    except ValueError:
+        return None
+    return number if abs(number) < float("inf") else None
