@@ -1,52 +1,65 @@
-"""One session's spending, over all its workers: a small file behind a lock.
+"""One session's spending, over all its workers: a small file behind a lock, in the output folder.
 
 Every model call first reserves what it could cost at most. A call that would take the sum of what was spent and
 what is reserved past the limit is not made. So a session never spends more than its budget, and a worker that died
 keeps its reservation, because its call may have been billed.
+
+The file outlives a session that was killed or interrupted: what it spent, and what its runs in flight may have cost,
+counts for the session that goes on with it. A session that ends by itself removes the file.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import BudgetExhausted
+from .errors import BudgetExhausted, ConfigError
 
 __all__ = ["Budget"]
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """`path` is a file in the session's private folder; `limit_usd` None means no limit."""
+    """`path` is the ledger's file; `limit_usd` None means no limit."""
 
     path: Path
     limit_usd: float | None
 
     @contextmanager
     def _ledger(self) -> Iterator[dict[str, float]]:
-        """{"spent": finished runs, "<run>": what a run in flight spent and reserved}, exclusively."""
-        with open(self.path, "a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            ledger = json.loads(file.read() or b'{"spent": 0.0}')
+        """{"carried": the interrupted session before, "spent": finished runs of this one, "<run>": what a run in
+        flight spent and reserved}, exclusively."""
+        with open(self.path.with_suffix(".lock"), "ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            ledger = self._read()
             before = dict(ledger)
             yield ledger
             if ledger != before:
-                data = json.dumps(ledger).encode()
-                file.seek(0)
-                file.truncate()
-                file.write(data)
-                file.flush()
+                # Replaced as a whole: a kill in the middle of a write must not lose what was spent.
+                new = self.path.with_suffix(".new")
+                new.write_text(json.dumps(ledger), encoding="utf-8")
+                new.replace(self.path)
+
+    def _read(self) -> dict[str, float]:
+        try:
+            found = json.loads(self.path.read_bytes())
+            ledger = {str(k): float(v) for k, v in found.items()}
+        except FileNotFoundError:
+            ledger = {}
+        except (ValueError, TypeError, AttributeError):
+            raise ConfigError(
+                f"{self.path}: is damaged, so what an interrupted session spent is unknown; delete it to begin at $0"
+            ) from None
+        return {"carried": 0.0, "spent": 0.0, **ledger}
 
     def spent(self) -> float:
-        """USD so far, reservations of runs in flight included."""
+        """USD of this session so far, reservations of runs in flight included."""
         with self._ledger() as ledger:
-            return sum(ledger.values())
+            return sum(ledger.values()) - ledger["carried"]
 
     def reserver(self, run: str, spent_so_far: Callable[[], float]) -> Callable[[float], None]:
         """The loop's `before_call`: raises `BudgetExhausted` when this call could go past the limit."""
@@ -73,8 +86,25 @@ class Budget:
 
     def exhausted(self) -> bool:
         """Whether nothing is left at all, so that a run need not even start."""
-        return self.limit_usd is not None and self.spent() >= self.limit_usd
+        if self.limit_usd is None:
+            return False
+        with self._ledger() as ledger:
+            return sum(ledger.values()) >= self.limit_usd
 
-    def create(self) -> None:
+    def open(self) -> float:
+        """Begin a session: USD that an interrupted one before it spent or may have spent, which count on."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))
+        with self._ledger() as ledger:
+            carried = sum(ledger.values())
+            ledger.clear()
+            ledger.update(carried=carried, spent=0.0)
+        return carried
+
+    def carried(self) -> float:
+        """What `open` would find, without beginning anything."""
+        return sum(self._read().values())
+
+    def close(self) -> None:
+        """The session has ended by itself: the next one begins at nothing."""
+        self.path.unlink(missing_ok=True)
+        self.path.with_suffix(".lock").unlink(missing_ok=True)

@@ -17,6 +17,11 @@ COMMANDS = {
     "goldens": "derive the golden answers of a dataset",
     "data": "generate or check the dataset",
     "aggregate": "make matrix.csv and summary.md from a runs_raw.csv",
+    "effects": "what one condition changed against another, with intervals, from a runs_raw.csv",
+    "load": "load the dataset into the connections of a service, over its REST API",
+    "check": "say how far the set-up of a service is, and what to do next",
+    "report": "write the report of a session's folder as one HTML file",
+    "export": "write a session's runs as logs of Inspect AI or as OpenTelemetry spans",
     "score": "score one answer or one queue against a golden",
 }
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .agent.types import Limits
+from .entries import DEFAULT_SET, joined, load_set
 from .errors import ConfigError
 from .layout import Layout
 from .models import DIALECTS, EFFORT_LADDERS, Model, Price, RateCard
@@ -23,7 +24,12 @@ from .records import CONDITIONS, item_slug
 
 __all__ = ["Bench", "Condition", "Service", "Task", "load_bench"]
 
+#: What leads over from the system prompt to entries that stand in it.
+PROMPT_HEADING = "Shared notes on the business and its data:"
+
 TIERS = ("economy", "mid", "frontier", "reference")
+#: The shapes in which providers publish prices (`price_check`).
+PRICE_LISTS = ("together", "xai")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +46,37 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
+    """`entries` is the set that `search_context` searches; with `in_prompt` the set stands in the system prompt
+    instead, `context_text`, and is blank otherwise."""
+
     name: str
     toolset_suffix: str
+    entries: str = DEFAULT_SET
+    in_prompt: bool = False
+    context_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Who serves models. `max_concurrency` is the most runs at once over all workers; None: no limit."""
+    """Who serves models. `max_concurrency` is the most runs at once over all workers; None: no limit.
+
+    `prices` names the shape in which the service publishes its prices (together, xai); None: it does not.
+    """
 
     name: str
     provider: str
     key_env: str | None
     base_url: str | None
     max_concurrency: int | None
+    prices: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """All that a roster file says. `toolsets` maps a name to its op names, in order."""
+    """All that a roster file says. `toolsets` maps a name to its op names, in order.
+
+    `retired` are models that are no longer run and whose records keep their labels.
+    """
 
     path: Path
     layout: Layout
@@ -70,11 +89,18 @@ class Bench:
     limits: Limits
     plan_tasks: tuple[str, ...]
     plan_conditions: tuple[str, ...]
+    retired: tuple[Model, ...] = ()
 
     def toolset(self, task: str, condition: str) -> tuple[str, tuple[str, ...]]:
         """Name and ops of what a task may call under a condition."""
         name = self.tasks[task].toolset + self.conditions[condition].toolset_suffix
         return name, self.toolsets[name]
+
+    def system(self, task: str, condition: str) -> str:
+        """The system prompt of a run: the task's own, and what the condition adds to it."""
+        text = self.conditions[condition].context_text
+        system = self.tasks[task].system
+        return f"{system.rstrip()}\n\n{PROMPT_HEADING}\n\n{text}\n" if text else system
 
     def lane(self, model: Model) -> str:
         """What `max_concurrency` counts: the service, or the model itself when the entry has a limit of its own."""
@@ -221,9 +247,7 @@ class _Reader:
         tasks = {name: self._task(name, entry) for name, entry in self.mapping(self.data["tasks"], "tasks").items()}
         conditions = {}
         for name, entry in self.mapping(self.data["conditions"], "conditions").items():
-            entry = self.mapping(entry, f"conditions.{name}")
-            self.known(entry, ("toolset_suffix",), f"conditions.{name}")
-            conditions[name] = Condition(name, str(entry.get("toolset_suffix") or ""))
+            conditions[name] = self._condition(name, entry)
         services = {
             name: self._service(name, entry)
             for name, entry in self.mapping(self.data.get("services") or {}, "services").items()
@@ -243,10 +267,14 @@ class _Reader:
                 wanted = tasks[task].toolset + conditions[condition].toolset_suffix
                 if wanted not in toolsets:
                     raise self.fail("toolsets", f"{wanted!r} (task {task}, condition {condition}) is missing")
+        models = self._models(services)
+        if all(m.retired for m in models):
+            raise self.fail("models", "all of them are retired; at least one must be run")
         return Bench(
             path=self.path,
             layout=self.layout,
-            models=self._models(services),
+            models=tuple(m for m in models if not m.retired),
+            retired=tuple(m for m in models if m.retired),
             tasks=tasks,
             conditions=conditions,
             services=services,
@@ -303,21 +331,41 @@ class _Reader:
             golden,
         )
 
+    def _condition(self, name: str, entry: object) -> Condition:
+        where = f"conditions.{name}"
+        entry = self.mapping(entry, where)
+        self.known(entry, ("toolset_suffix", "entries", "in_prompt"), where)
+        names = self.text(entry.get("entries", DEFAULT_SET), f"{where}.entries")
+        in_prompt = entry.get("in_prompt", False)
+        if not isinstance(in_prompt, bool):
+            raise self.fail(f"{where}.in_prompt", f"must be true or false; it is {in_prompt!r}")
+        text = ""
+        if in_prompt:
+            try:
+                found = load_set(self.layout.context, names)
+            except ConfigError as error:
+                raise self.fail(f"{where}.entries", str(error)) from None
+            text = joined(found)
+        return Condition(name, str(entry.get("toolset_suffix") or ""), names, in_prompt, text)
+
     def _service(self, name: str, entry: object) -> Service:
         where = f"services.{name}"
         entry = self.mapping(entry, where)
-        self.known(entry, ("provider", "key_env", "base_url", "max_concurrency"), where)
+        self.known(entry, ("provider", "key_env", "base_url", "max_concurrency", "prices"), where)
         if entry.get("provider") not in DIALECTS:
             raise self.fail(
                 f"{where}.provider", f"must be one of {', '.join(DIALECTS)}; it is {entry.get('provider')!r}"
             )
         cap = entry.get("max_concurrency")
+        if entry.get("prices") not in (None, *PRICE_LISTS):
+            raise self.fail(f"{where}.prices", f"must be one of {', '.join(PRICE_LISTS)}; it is {entry['prices']!r}")
         return Service(
             name,
             entry["provider"],
             entry.get("key_env"),
             entry.get("base_url"),
             None if cap is None else self.whole(cap, f"{where}.max_concurrency"),
+            entry.get("prices"),
         )
 
     def _models(self, services: Mapping[str, Service]) -> tuple[Model, ...]:
@@ -343,7 +391,7 @@ class _Reader:
     MODEL_KEYS = (
         "id", "label", "developer", "provider", "service", "tier", "effort", "effort_levels", "price", "key_env",
         "base_url", "max_tokens", "stream", "temperature", "thinking_budget", "max_concurrency", "reference",
-        "check_by_hand", "notes", "options",
+        "retired", "check_by_hand", "notes", "options",
     )  # fmt: skip
 
     def _model(self, model_id: str, entry: dict[str, Any], services: Mapping[str, Service]) -> Model:
@@ -370,7 +418,7 @@ class _Reader:
         temperature = entry.get("temperature", 0.0)
         thinking = entry.get("thinking_budget")
         cap = entry.get("max_concurrency")
-        for flag in ("stream", "reference"):
+        for flag in ("stream", "reference", "retired"):
             if not isinstance(entry.get(flag, False), bool):
                 raise self.fail(f"{where}.{flag}", f"must be true or false; it is {entry[flag]!r}")
         base_url = entry.get("base_url", service.base_url if service else None)
@@ -383,7 +431,7 @@ class _Reader:
             provider=provider,
             tier=tier,
             effort=effort,
-            price=self._price(entry.get("price"), provider, where),
+            price=self._price(entry.get("price"), provider, where, retired=entry.get("retired", False)),
             effort_levels=levels,
             service=service.name if service else "",
             key_env=entry.get("key_env", service.key_env if service else None),
@@ -394,13 +442,16 @@ class _Reader:
             thinking_budget=None if thinking is None else self.whole(thinking, f"{where}.thinking_budget"),
             max_concurrency=None if cap is None else self.whole(cap, f"{where}.max_concurrency"),
             reference=entry.get("reference", False),
+            retired=entry.get("retired", False),
             check_by_hand=tuple(str(c) for c in entry.get("check_by_hand") or ()),
             notes=str(entry.get("notes") or ""),
             options=self.mapping(entry.get("options") or {}, f"{where}.options"),
         )
 
-    def _price(self, entry: object, provider: str, where: str) -> RateCard:
+    def _price(self, entry: object, provider: str, where: str, *, retired: bool) -> RateCard:
         where = f"{where}.price"
+        if entry is None and retired:
+            return RateCard(Price(0.0, 0.0, 0.0))  # never used: it does not run
         if entry is None:
             raise self.fail(where, "is missing; a model without a price does not start")
         entry = self.mapping(entry, where)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .entries import DEFAULT_SET
 from .errors import CtxbenchError
-from .loop_thread import LoopThread
+from .loop_thread import LoopThread, run_once
 from .plan import PlannedRun
 
 if TYPE_CHECKING:
+    from .estimate import Estimate
     from .session import BenchSession
 
 __all__ = ["dry_run"]
@@ -26,38 +28,102 @@ def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[
     bench, settings = session.bench, session.settings
     _ = session.context  # rubric, goldens and context entries are read, so that what is wrong with them shows now
     done = {p.key for p in planned if session.finished(p) is not None}
+    pending = [p for p in planned if p.key not in done]
     models = list({p.model.id: p for p in planned}.values())
     tasks = list(dict.fromkeys(p.key.task for p in planned))
     conditions = list(dict.fromkeys(p.key.condition for p in planned))
     runs = len({p.key.run for p in planned})
+    carried = session.budget.carried()
+    expected = _estimate(session, pending)
     lines = [
         f"plan: {len(planned)} runs = {len(models)} models, tasks {', '.join(tasks)}, "
         f"conditions {', '.join(conditions)}, {runs} runs each",
-        f"{len(done)} done, {len(planned) - len(done)} pending in {settings.out}",
-        f"roster: {bench.path}; turn cap {bench.limits.turn_cap}; budget ${settings.budget_usd:.2f}",
+        f"{len(done)} done, {len(pending)} pending in {settings.out}",
+        f"roster: {bench.path}; turn cap {bench.limits.turn_cap}; budget ${settings.budget_usd:.2f}"
+        + (f", of which ${carried:.4f} went to an interrupted session" if carried else ""),
         "golden rows: " + ", ".join(f"{t} {len(session.golden(t))}" for t in tasks),
         "",
-        f"{'model':<36} {'effort':<8} {'service':<14} {'done':>5} {'pending':>8}  USD per Mtok: in / cached / out",
+        f"{'model':<36} {'effort':<8} {'service':<14}"
+        + "".join(f" {task + ' done':>10}" for task in tasks)
+        + f" {'pending':>8} {'estimate':>9}  USD per Mtok: in / cached / out",
     ]
     for first in models:
         own = [p for p in planned if p.model.id == first.model.id]
         price = first.model.price.base
-        finished = sum(p.key in done for p in own)
+        left = sum(p.key not in done for p in own)
+        counts = ""
+        for task in tasks:
+            of_task = [p.key for p in own if p.key.task == task]
+            counts += f" {f'{sum(k in done for k in of_task)}/{len(of_task)}':>10}"
+        cost = expected.by_model.get(first.model.id)
+        shown = f"${cost.middle:.2f}" if cost else "unknown" if left else ""
         lines.append(
-            f"{first.model.id:<36} {first.key.effort:<8} {first.model.service or first.model.provider:<14} "
-            f"{finished:>5} {len(own) - finished:>8}  "
-            f"{price.input:g} / {price.cached_input:g} / {price.output:g}"
+            f"{first.model.id:<36} {first.key.effort:<8} {first.model.service or first.model.provider:<14}{counts}"
+            f" {left:>8} {shown:>9}  {price.input:g} / {price.cached_input:g} / {price.output:g}"
+            + "".join(
+                f"; above {threshold:,} prompt tokens {p.input:g} / {p.cached_input:g} / {p.output:g}"
+                for threshold, p in first.model.price.above
+            )
             + (f"  (check by hand: {', '.join(first.model.check_by_hand)})" if first.model.check_by_hand else "")
         )
+    from . import effects
+
+    cells = len({(p.key.model, p.key.effort, p.key.task) for p in planned})
+    lines += ["", *_estimate_lines(expected, len(pending))]
+    if len(conditions) > 1:
+        lines.append(effects.detectable(runs, cells).line)
     missing: dict[str, int] = {}
-    for p in planned:
-        if p.model.key_env and p.key not in done and not settings.env.get(p.model.key_env):
+    for p in pending:
+        if p.model.key_env and not settings.env.get(p.model.key_env):
             missing[p.model.key_env] = missing.get(p.model.key_env, 0) + 1
-    lines.append("")
     for name, count in missing.items():
         lines.append(f"missing key: {name} is not set; {count} runs would be skipped")
-    probes, ok = _probe_lines(session, planned)
-    return lines + probes, ok
+    priced, prices_ok = _price_lines(session, pending)
+    probes, probes_ok = _probe_lines(session, planned)
+    return lines + priced + probes, prices_ok and probes_ok
+
+
+def _estimate(session: BenchSession, pending: list[PlannedRun]) -> Estimate:
+    from .estimate import estimate
+
+    workers = getattr(session.config.option, "numprocesses", None) or 1
+    return estimate(pending, session.store.records(), workers=workers, lane_caps=session.plan.lane_caps)
+
+
+def _estimate_lines(expected: Estimate, pending: int) -> list[str]:
+    if not pending:
+        return []
+    if not expected.known:
+        return [f"estimate: cost and time of the {pending} pending runs are unknown: no comparable run is on record"]
+    cost, session_s = expected.cost_usd, expected.session_s
+    line = (
+        f"estimate for {expected.known} pending runs (low / middle / high): "
+        f"${cost.low:.2f} / ${cost.middle:.2f} / ${cost.high:.2f}, "
+        f"{_duration(session_s.low)} / {_duration(session_s.middle)} / {_duration(session_s.high)}"
+    )
+    return [line + (f"; unknown for {expected.unknown} more: no comparable run is on record" * bool(expected.unknown))]
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def _price_lines(session: BenchSession, pending: list[PlannedRun]) -> tuple[list[str], bool]:
+    """What providers publish, compared with the roster; whether a paid session would start."""
+    models = list({p.model.id: p.model for p in pending if not p.model.reference}.values())
+    if not models:
+        return [], True
+    from . import price_check
+
+    findings = run_once(price_check.check_prices(models, session.bench.services, session.settings.env))
+    different = any(f.status == "different" for f in findings.values())
+    lines = price_check.lines(findings)
+    if different and session.settings.skip_price_check:
+        lines.append("prices differ; the session would start because of --ctx-skip-price-check")
+    elif different:
+        lines.append("FAILED: prices differ; correct the roster, or start with --ctx-skip-price-check")
+    return lines, not different or session.settings.skip_price_check
 
 
 def _probe_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[str], bool]:
@@ -65,14 +131,18 @@ def _probe_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list
     from .mcp_session import compare_tools, probe
 
     bench = session.bench
-    toolsets = dict(bench.toolset(p.key.task, p.key.condition) for p in planned)
+    offers = {}
+    for p in planned:
+        name, ops = bench.toolset(p.key.task, p.key.condition)
+        entries = bench.conditions[p.key.condition].entries if "search_context" in ops else DEFAULT_SET
+        offers[name if entries == DEFAULT_SET else f"{name} over {entries}"] = (ops, entries)
     services = session.services()
     loop = LoopThread()
     ok = True
     lines = [f"endpoint: {services.kind}, {services.mcp_url}"]
     try:
-        for name, ops in toolsets.items():
-            result = loop.run(probe(services.mcp_settings(ops, bench)))
+        for name, (ops, entries) in offers.items():
+            result = loop.run(probe(services.mcp_settings(ops, bench, entries)))
             if not result.ok:
                 ok = False
                 lines.append(f"  toolset {name}: FAILED: {result.error}")

@@ -6,14 +6,16 @@ import contextlib
 import fcntl
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .budget import Budget
 from .config import Bench
-from .errors import HarnessError
+from .entries import DEFAULT_SET
+from .errors import EndpointError, HarnessError
 from .loop_thread import LoopThread
 from .plan import PlannedRun
 
@@ -24,7 +26,20 @@ if TYPE_CHECKING:
     from .services import Services
     from .verifier import Verifier
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "Queue"]
+
+#: A file of the session's folder: the source tables were counted and right, and nothing has landed in them since.
+SOURCES_RIGHT = "sources.right"
+#: How the embedded endpoint names itself over MCP.
+EMBEDDED = "ctxbench"
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The emptied REVIEW_QUEUE for one run. `source_counts`: rows of each source table before it."""
+
+    verifier: Verifier
+    source_counts: dict[str, int]
 
 
 class Executor:
@@ -38,8 +53,10 @@ class Executor:
         folder: Path,
         budget: Budget,
         check: Callable[[], None],
+        env: Mapping[str, str],
     ) -> None:
         self._bench = bench
+        self._env = env
         self._context = context
         self._services = services
         self._folder = folder
@@ -62,11 +79,14 @@ class Executor:
         return self._http
 
     def open_session(self, planned: PlannedRun) -> tuple[McpSession, Callable[[], None]]:
-        """An open MCP session and what closes it. Raises `EndpointError`."""
-        from .mcp_session import open_session
+        """An open MCP session that offers exactly the run's toolset, and what closes it. Raises `EndpointError`."""
+        from .mcp_session import compare_tools, open_session
 
-        _, ops = self._bench.toolset(planned.key.task, planned.key.condition)
-        settings = self.services.mcp_settings(ops, self._bench)
+        toolset, ops = self._bench.toolset(planned.key.task, planned.key.condition)
+        entries = self._bench.conditions[planned.key.condition].entries
+        if "search_context" not in ops:
+            entries = DEFAULT_SET  # nothing is searched
+        settings = self.services.mcp_settings(ops, self._bench, entries)
         manager: AbstractAsyncContextManager[McpSession] = open_session(settings)
 
         async def enter() -> McpSession:
@@ -76,6 +96,14 @@ class Executor:
             await manager.__aexit__(None, None, None)
 
         session = self._loop.run(enter(), check=self._check)
+        difference = compare_tools([t.name for t in session.tools], ops)
+        problem = difference and f"the endpoint does not offer exactly the toolset {toolset}: {difference}"
+        if entries != DEFAULT_SET and not (session.server or "").startswith(EMBEDDED):
+            # Another service would pass over the parameter and search its own entries.
+            problem = f"{entries!r} can only be searched on the embedded endpoint (also as `ctxbench serve`)"
+        if problem:
+            self._loop.run(leave())
+            raise EndpointError(problem, error_class="mcp_toolset")
         return session, lambda: self._loop.run(leave())
 
     @contextmanager
@@ -91,26 +119,51 @@ class Executor:
                     time.sleep(0.02)
             yield
 
-    def reset_queue(self) -> Verifier:
-        """The verifier, after the session's preflight and a reset that left the queue empty. Raises `VerifierError`."""
+    def verifier(self) -> Verifier:
+        """The process's own, made at its first use."""
         if self._verifier is None:
             from .services import make_verifier
 
-            verifier = make_verifier(self.services, self._bench.layout.data)
-            self._loop.run(self._preflight(verifier), check=self._check)
-            self._verifier = verifier
-        self._loop.run(self._verifier.reset(), check=self._check)
+            self._verifier = make_verifier(self.services, self._bench.layout.data, self._env)
         return self._verifier
 
-    async def _preflight(self, verifier: Verifier) -> None:
-        """Once per session, not per worker: the marker stands in the session's folder. The queue's lock is held."""
+    def reset_queue(self) -> Queue:
+        """Empty the queue, and count the source tables. The queue's lock is held. Raises `VerifierError`."""
+        return self._loop.run(self._reset_queue(self.verifier()), check=self._check)
+
+    async def _reset_queue(self, verifier: Verifier) -> Queue:
+        # Once per session, not per worker: the marker stands in the session's folder.
         marker = self._folder / "preflight.done"
         if not marker.exists():
             await verifier.preflight()
             marker.touch()
+        await verifier.reset()
+        return Queue(verifier, await self._counted(verifier))
+
+    def empty_queue(self) -> None:
+        """Empty the queue, without a run that follows. The queue's lock is held. Raises `VerifierError`."""
+        self._loop.run(self.verifier().reset())
+
+    def check_sources(self) -> None:
+        """On a live service, unless it was done: the source tables hold the dataset. Raises `VerifierError`."""
+        if not (self._folder / SOURCES_RIGHT).exists():
+            self._loop.run(self._counted(self.verifier()), check=self._check)
+
+    async def _counted(self, verifier: Verifier) -> dict[str, int]:
+        counts = await verifier.source_counts()
+        await verifier.check_sources(counts)
+        (self._folder / SOURCES_RIGHT).touch()
+        return counts
 
     def run(
-        self, planned: PlannedRun, session: McpSession, verifier: Verifier | None, api_key: str | None, attempt: int
+        self,
+        planned: PlannedRun,
+        session: McpSession,
+        queue: Queue | None,
+        *,
+        api_key: str | None,
+        attempt: int,
+        price_verified: bool | None,
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """(record, transcript) of one run; see `runner.execute` for what it raises."""
         from .runner import execute
@@ -122,20 +175,25 @@ class Executor:
             # A name of the attempt's own: whatever a provider keeps per conversation never crosses runs.
             name = f"{planned.key.item_id}-{planned.key.task}-{attempt}-{secrets.token_hex(4)}"
             base_url = base_url.replace("{emulator}", (self.services.emulator or "").rstrip("/")).replace("{run}", name)
-        return self._loop.run(
+        record, transcript = self._loop.run(
             execute(
                 planned,
                 self._context,
                 session=session,
-                verifier=verifier,
+                verifier=None if queue is None else queue.verifier,
+                source_counts=None if queue is None else queue.source_counts,
                 http=self.http,
                 budget=self._budget,
                 api_key=api_key,
                 base_url=base_url,
                 attempt=attempt,
+                price_verified=price_verified,
             ),
             check=self._check,
         )
+        if record["landed_rows"]:
+            (self._folder / SOURCES_RIGHT).unlink(missing_ok=True)
+        return record, transcript
 
     def close(self) -> None:
         """Close clients and loop; a failure here never changes a result."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from pathlib import Path
 
-from .config import Bench
+from .config import Bench, Condition
+from .entries import load_set
 from .errors import ConfigError
 
 __all__ = ["fingerprints"]
@@ -25,7 +25,7 @@ def fingerprints(bench: Bench, endpoint: str, dataset: str) -> dict[tuple[str, s
     Raises `ConfigError` for a golden or context folder that cannot be read.
     """
     limits = {k: v for k, v in dataclasses.asdict(bench.limits).items() if k in MEASURED_LIMITS}
-    context = _context(bench.layout.context)
+    contexts = {c.entries: _context(bench, c) for c in bench.conditions.values()}
     result = {}
     for task in bench.tasks.values():
         try:
@@ -36,11 +36,12 @@ def fingerprints(bench: Bench, endpoint: str, dataset: str) -> dict[tuple[str, s
             ) from None
         for condition in bench.conditions.values():
             name = task.toolset + condition.toolset_suffix
-            if name not in bench.toolsets:
+            context = contexts[condition.entries]
+            if name not in bench.toolsets or context is None:
                 continue
             parts = {
                 "prompt": _sha(task.prompt.encode()),
-                "system": _sha(task.system.encode()),
+                "system": _sha(bench.system(task.name, condition.name).encode()),
                 "golden": golden,
                 "context": context,
                 "dataset": dataset,
@@ -56,8 +57,12 @@ def fingerprints(bench: Bench, endpoint: str, dataset: str) -> dict[tuple[str, s
 MEASURED_LIMITS = ("turn_cap", "result_chars", "search_result_chars", "tool_deadline_s")
 
 
-def _context(folder: Path) -> str:
-    entries = sorted(folder.glob("*.md"))
-    if not entries:
-        raise ConfigError(f"{folder}: holds no context entries (*.md)")
-    return _sha(json.dumps([[p.name, _sha(p.read_bytes())] for p in entries]).encode())
+def _context(bench: Bench, condition: Condition) -> str | None:
+    """None for a condition outside the default plan whose entries are not there: it cannot be run, others can."""
+    try:
+        entries = load_set(bench.layout.context, condition.entries)
+    except ConfigError as error:
+        if condition.name not in bench.plan_conditions:
+            return None
+        raise ConfigError(f"{bench.path}: conditions.{condition.name}.entries: {error}") from None
+    return _sha(json.dumps([[entry.name, _sha(entry.text.encode())] for entry in entries]).encode())

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .errors import EndpointError
 from .plan import PlannedRun
 from .record_view import RunResult
 
 if TYPE_CHECKING:
     from .config import Bench
-    from .executor import Executor
+    from .executor import Executor, Queue
     from .mcp_session import McpSession
     from .services import Services
     from .session import BenchSession
-    from .verifier import Verifier
 
 __all__: list[str] = []
 
@@ -63,21 +63,39 @@ def ctx_golden(ctx_run: PlannedRun, _ctx_session: BenchSession) -> Sequence[dict
 
 
 @pytest.fixture
-def ctx_mcp(ctx_run: PlannedRun, ctx_endpoint: Services, _ctx_executor: Executor) -> Iterator[McpSession]:
+def ctx_mcp(
+    ctx_run: PlannedRun, ctx_endpoint: Services, _ctx_executor: Executor, _ctx_session: BenchSession
+) -> Iterator[McpSession]:
     """An MCP session of this run's own, with its tools listed."""
-    session, close = _ctx_executor.open_session(ctx_run)
+    try:
+        session, close = _ctx_executor.open_session(ctx_run)
+    except EndpointError as error:
+        if error.error_class == "mcp_toolset":
+            _ctx_session.refuse_toolset(ctx_run, error)
+        raise
     yield session
     close()
 
 
 @pytest.fixture
-def ctx_queue(ctx_run: PlannedRun, ctx_endpoint: Services, _ctx_executor: Executor) -> Iterator[Verifier | None]:
-    """For a write task: the REVIEW_QUEUE, reset, proved empty and held by this run alone. None for a read task."""
+def ctx_queue(
+    ctx_run: PlannedRun, ctx_endpoint: Services, _ctx_executor: Executor, _ctx_session: BenchSession
+) -> Iterator[Queue | None]:
+    """For a write task: the REVIEW_QUEUE, reset, proved empty and held by this run alone. None for a read task.
+
+    On a live service the source tables are counted first, for the first run and as long as they are not right; before
+    a write they always are.
+    """
     if ctx_run.exclusive is None:
+        if ctx_endpoint.kind != "local":
+            with _ctx_session.sources_as_loaded():
+                _ctx_executor.check_sources()
         yield None
         return
     with _ctx_executor.exclusive(ctx_run.exclusive):
-        yield _ctx_executor.reset_queue()
+        with _ctx_session.sources_as_loaded():
+            queue = _ctx_executor.reset_queue()
+        yield queue
 
 
 @pytest.fixture
@@ -91,10 +109,10 @@ def ctx_record(request: pytest.FixtureRequest, ctx_run: PlannedRun, _ctx_session
     if record is None:
         _ctx_session.skip_if_blocked(ctx_run)
         # The order matters: the queue is held before the session opens, so that no session waits for it.
-        verifier: Any = request.getfixturevalue("ctx_queue")
+        queue: Any = request.getfixturevalue("ctx_queue")
         session: Any = request.getfixturevalue("ctx_mcp")
         executor: Any = request.getfixturevalue("_ctx_executor")
-        record = _ctx_session.measure(request.node, ctx_run, executor, session, verifier)
+        record = _ctx_session.measure(request.node, ctx_run, executor, session, queue)
     result = _ctx_session.result(record)
     request.node.user_properties[:] = result.properties()
     return result

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["LoopThread"]
+__all__ = ["LoopThread", "run_once"]
 
 T = TypeVar("T")
 
@@ -76,3 +76,12 @@ class LoopThread:
         self._thread.join(timeout=5.0)
         if not self._thread.is_alive():
             self._loop.close()
+
+
+def run_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result, on a loop of its own that ends with it."""
+    loop = LoopThread()
+    try:
+        return loop.run(coroutine)
+    finally:
+        loop.close()

@@ -61,6 +61,7 @@ class Model:
     thinking_budget: int | None = None
     max_concurrency: int | None = None
     reference: bool = False  # a scripted reference agent, never mixed with models
+    retired: bool = False  # no longer run; its records keep their label
     check_by_hand: tuple[str, ...] = ()
     notes: str = ""
     options: dict[str, object] = field(default_factory=dict)

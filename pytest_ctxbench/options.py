@@ -56,6 +56,9 @@ OPTIONS = (
             "CDATA_ACCESS_TOKEN are set, else local)"),
     _Option("config", "text", "FILE", "roster file (default: config/models.yaml)"),
     _Option("fresh", "flag", "", "set existing records of the selected runs aside (in archive/) and run them again"),
+    _Option("skip_price_check", "flag", "", "start also when a provider's published prices differ from the roster's"),
+    _Option("gate", "list", "EXPR", "let this decide the exit status instead of single runs, like "
+            "'baseline_context.success_rate>=0.8' or 'effect.r1.success_rate.low>0' (repeatable; docs/statistics.md)"),
     _Option("budget", "money", "USD", "spend at most this much in this session, over all workers (default: 25)"),
 )  # fmt: skip
 
@@ -70,6 +73,8 @@ class Settings:
     selection: Selection
     endpoint: str
     fresh: bool
+    skip_price_check: bool
+    gates: tuple[str, ...]
     budget_usd: float
     env: Mapping[str, str] = field(repr=False)
 
@@ -141,6 +146,8 @@ def resolve(config: pytest.Config) -> Settings:
         ),
         endpoint=endpoint,
         fresh=bool(values["fresh"]),
+        skip_price_check=bool(values["skip_price_check"]),
+        gates=tuple(values["gate"] or ()),
         budget_usd=DEFAULT_BUDGET_USD if values["budget"] is None else values["budget"],
         env=env,
     )

@@ -44,6 +44,11 @@ def build_plan(bench: Bench, selection: Selection | None = None) -> Plan:
     """
     selection = selection or Selection()
     ids = [m.id for m in bench.models]
+    retired = [name for name in selection.models if name in {m.id for m in bench.retired}]
+    if retired:
+        raise ConfigError(
+            f"--ctx-model {retired[0]}: is retired and not run any more; its earlier records stay in the results"
+        )
     _refuse_unknown("--ctx-model", selection.models, ids, "the roster")
     _refuse_unknown("--ctx-task", selection.tasks, bench.tasks, "the roster's tasks")
     _refuse_unknown("--ctx-condition", selection.conditions, bench.conditions, "the roster's conditions")

@@ -43,19 +43,21 @@ RECORD_FIELDS = (
     "tool_calls", "turns", "turn_cap", "hit_turn_cap", "stop_reason", "model_time_s", "model_retries",
     "model_retry_backoff_s", "mcp_time_s", "mcp_retries", "mcp_probe_ms", "temperature_requested",
     "temperature_applied", "effort_applied", "reasoning_mode", "thinking_chars", "max_tokens_applied",
-    "dropped_parameters", "resolved_model", "price_per_mtok", "price_verified_live", "cost_usd",
+    "dropped_parameters", "resolved_model", "served_tier", "price_per_mtok", "price_verified_live", "cost_usd",
     # [{turn, tool, args, result_chars, truncated, is_error, mcp_s}] and [{turn, model_s, output_tokens}]
     "trace", "turn_times", "flags", "final_answer",
     # a1: [{"ACCOUNT_NAME", "REASON", ...}] or None when it could not be read; {before, after, delta} of table -> rows
     "queue_rows", "source_integrity",
+    # a1: one text for each source table with rows that do not belong there, with the statement that would remove them
+    "landed_rows",
     "failure", "failure_detail", "score", "error", "error_class", "fingerprint", "fingerprint_parts",
 )  # fmt: skip
 
 
 _TEXT = (
     "model", "label", "developer", "provider", "tier", "effort", "task", "condition", "endpoint", "toolset",
-    "started_at", "stop_reason", "effort_applied", "reasoning_mode", "resolved_model", "final_answer", "failure",
-    "failure_detail", "error", "error_class", "fingerprint",
+    "started_at", "stop_reason", "effort_applied", "reasoning_mode", "resolved_model", "served_tier", "final_answer",
+    "failure", "failure_detail", "error", "error_class", "fingerprint",
 )  # fmt: skip
 _NUMBERS = (
     "run", "attempt", "wall_s", "uncached_input", "cached_input", "cache_write", "output", "reasoning", "raw_total",
@@ -64,7 +66,7 @@ _NUMBERS = (
     "max_tokens_applied", "cost_usd",
 )  # fmt: skip
 _TRUTHS = ("reference", "usage_incomplete", "hit_turn_cap")
-_TEXT_LISTS = ("tools_listed", "dropped_parameters", "flags")
+_TEXT_LISTS = ("tools_listed", "dropped_parameters", "flags", "landed_rows")
 _MAPPING_LISTS = ("trace", "turn_times", "queue_rows")
 _MAPPINGS = ("source_integrity", "fingerprint_parts", "score", "price_per_mtok")
 

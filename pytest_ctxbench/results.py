@@ -3,67 +3,128 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigError
 from .plan import PlannedRun
-from .records import RunKey
+from .records import CONDITIONS, RunKey
 from .runner import score_record
-from .store import write_atomically
+from .store import RecordStore, key_of, write_atomically
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from .runner import RunContext
+    from .scoring import Score
     from .session import BenchSession
 
-__all__ = ["write_results"]
+__all__ = ["Results", "runs_of_records", "score_records", "write_results"]
 
 
 def write_results(
-    session: BenchSession, planned: list[PlannedRun], skipped: dict[RunKey, str]
-) -> tuple[list[str], bool]:
-    """Write runs_raw.csv, matrix.csv and summary.md from every record in the folder.
+    session: BenchSession, planned: list[PlannedRun], reasons: Mapping[RunKey, str], *, report: bool = True
+) -> Results:
+    """Write the CSVs, summary.md, effects.md and report.html from every record in the folder.
 
-    Returns the lines for the terminal, and whether every planned run was measured or lacks its key. Raises
-    `ConfigError` for a record that cannot be scored and `HarnessError` (class disk).
-    Scores are recomputed from the saved answers and queue snapshots, so that they always follow the scorers at hand.
+    Raises `ConfigError` for a record that cannot be scored and `HarnessError` (class disk). Scores are recomputed from
+    the saved answers and queue snapshots, so that they always follow the scorers at hand. `report`: without it there
+    is no report.html, which is what takes time after a long session. `reasons`: why runs of this session have no
+    record.
     """
-    from . import aggregate, summary, timing
+    from . import aggregate, effects, gates, summary
 
     out = session.settings.out
-    records = [r for r in session.store.records() if r["task"] in session.bench.tasks]
-    norm = timing.norm_times(records)
-    rows = []
-    for record in records:
-        try:
-            row = aggregate.flatten(record, score_record(record, session.context))
-        except ConfigError as error:
-            raise ConfigError(f"the record {_stem(record)}: {error}") from None
-        row["norm_time_s"] = norm.get(_stem(record))
-        row["earlier_attempts_cost_usd"] = session.store.earlier_cost(record)
-        rows.append(row)
+    records = {
+        key: record
+        for record in session.store.records()
+        if record["task"] in session.bench.tasks and (key := key_of(record)) is not None
+    }
+    scores = score_records(records, session.context)
     lines: list[str] = []
-    if rows:
-        runs = aggregate.runs_table(rows)
+    runs = runs_of_records(session.store, records, scores, session.context)
+    plan: Counter[tuple[str, str, str | None, str | None, str]] = Counter(
+        (p.key.task, p.key.model, p.key.effort, p.model.provider, p.key.condition) for p in planned
+    )
+    if records:
         aggregate.write_runs_raw(runs, out / "runs_raw.csv")
         aggregate.write_matrix(aggregate.matrix(runs), out / "matrix.csv")
         digest = summary.summarise(runs)
         write_atomically(out / "summary.md", summary.markdown(digest).encode("utf-8", "replace"))
         lines += summary.terminal_lines(digest)
-    left, complete = _what_is_left(session, planned, skipped)
+        files = ["runs_raw.csv", "matrix.csv", "summary.md"]
+        if len({record["condition"] for record in records.values()} & set(CONDITIONS)) == len(CONDITIONS):
+            table = effects.effects(runs, planned=plan)
+            files += [path.name for path in effects.write_tables(table, runs, out)]
+        if report:
+            from .report import write_report
+
+            files += [path.name for path in write_report(out, session.context, runs=runs, scores=scores)]
+    lines += _served_by_others(list(records.values()))
+    left, complete = _what_is_left(session, planned, reasons)
     lines += left
-    if rows:
-        lines.append(f"{len(rows)} records in {out}: runs_raw.csv, matrix.csv, summary.md")
-    return lines, complete
+    if records:
+        lines.append(f"{len(records)} records in {out}: {', '.join(files)}")
+    # A gate judges what this session was to measure, whatever else lies in the folder.
+    keys = {p.key for p in planned}
+    columns = ("model", "effort", "task", "condition", "run")
+    own = runs[[RunKey(*row) in keys for row in zip(*(runs[name].tolist() for name in columns), strict=True)]]
+    results = [gates.evaluate(gate, own, plan) for gate in session.gates]
+    lines += [result.text for result in results]
+    return Results(lines, complete, all(result.passed for result in results))
 
 
-def _stem(record: dict[str, Any]) -> str:
-    from .store import key_of
+@dataclass(frozen=True, slots=True)
+class Results:
+    """`lines` for the terminal. `complete`: every planned run was measured or lacks its key. `gates_passed`: all of
+    them, also when there are none."""
 
-    key = key_of(record)
-    return key.stem if key is not None else ""
+    lines: list[str]
+    complete: bool
+    gates_passed: bool
+
+
+def score_records(records: Mapping[RunKey, Mapping[str, Any]], context: RunContext) -> dict[RunKey, Score | None]:
+    """The score of each record, None for one that ended in an error. Raises `ConfigError` naming the record."""
+    scores = {}
+    for key, record in records.items():
+        try:
+            scores[key] = score_record(record, context)
+        except ConfigError as error:
+            raise ConfigError(f"the record {key.stem}: {error}") from None
+    return scores
+
+
+def runs_of_records(
+    store: RecordStore,
+    records: Mapping[RunKey, dict[str, Any]],
+    scores: Mapping[RunKey, Score | None],
+    context: RunContext,
+) -> pd.DataFrame:
+    """The runs table (`aggregate.runs_table`), one row for each record, in their order."""
+    from . import aggregate, timing
+
+    norm = timing.norm_times(records.values())
+    rows = []
+    for key, record in records.items():
+        row = aggregate.flatten(record, scores[key], context.entries_of(key.condition))
+        row["norm_time_s"] = norm.get(key.stem)
+        row["earlier_attempts_cost_usd"] = store.earlier_cost(record)
+        rows.append(row)
+    return aggregate.runs_table(rows)
+
+
+def _served_by_others(records: list[dict[str, Any]]) -> list[str]:
+    """Runs whose provider named another model than the one that was asked for, a dated version of it included."""
+    served = Counter(
+        (r["model"], r["resolved_model"]) for r in records if r.get("resolved_model") not in (None, r["model"])
+    )
+    return [f"asked for {model}, served as {other}: {count} runs" for (model, other), count in sorted(served.items())]
 
 
 def _what_is_left(
-    session: BenchSession, planned: list[PlannedRun], skipped: dict[RunKey, str]
+    session: BenchSession, planned: list[PlannedRun], reasons: Mapping[RunKey, str]
 ) -> tuple[list[str], bool]:
     """Runs without a score, apart by reason: lacking a key, left pending, ended in an error, never run; and whether
     there are none but those that lack a key."""
@@ -73,8 +134,8 @@ def _what_is_left(
     for run in planned:
         if session.finished(run) is not None:
             continue
-        reason = skipped.get(run.key)
-        if reason is not None and not reason.startswith("left pending"):
+        reason = reasons.get(run.key)
+        if reason is not None and not reason.startswith(("left pending", "ended in an error")):
             keyless[reason] += 1
             continue
         if reason is None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from . import adoption
 from .agent.loop import run_conversation
 from .agent.types import Conversation, ToolOutcome
 from .config import Bench
-from .errors import EndpointError, HarnessError, VerifierError
-from .mcp_session import McpSession, compare_tools, repeatable_tool
+from .entries import Entry, load_set
+from .errors import ConfigError, HarnessError, VerifierError
+from .mcp_session import McpSession, repeatable_tool
 from .plan import PlannedRun
 from .records import SCHEMA_VERSION
 from .scoring import Score, score_run
@@ -37,6 +39,18 @@ class RunContext:
     goldens: Mapping[str, Sequence[Mapping[str, str]]]
     rubric: Rubric
     fingerprints: Mapping[tuple[str, str], tuple[str, dict[str, str]]]
+    _entries: dict[str, tuple[Entry, ...] | None] = field(default_factory=dict, repr=False)
+
+    def entries_of(self, condition: str) -> tuple[Entry, ...] | None:
+        """What can be searched under a condition; None when the roster or the folder does not have it any more."""
+        if condition not in self._entries:
+            known = self.bench.conditions.get(condition)
+            try:
+                found = None if known is None else load_set(self.bench.layout.context, known.entries)
+            except ConfigError:
+                found = None
+            self._entries[condition] = found
+        return self._entries[condition]
 
 
 def score_record(record: Mapping[str, Any], context: RunContext) -> Score | None:
@@ -62,27 +76,31 @@ async def execute(
     *,
     session: McpSession,
     verifier: Verifier | None,
+    source_counts: dict[str, int] | None,
     http: HttpPool,
     budget: Budget,
     api_key: str | None,
     base_url: str | None,
     attempt: int,
+    price_verified: bool | None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Run one conversation and read back what it left behind: (record, transcript).
 
-    `verifier` is given for write tasks, whose queue was reset before. A `HarnessError` ends in a record with `error`
+    `verifier` and `source_counts` (rows of each source table before) are given for write tasks, whose queue was reset
+    before. A `HarnessError` ends in a record with `error`
     and `error_class` that keeps all that was measured. Raises `BudgetExhausted` (nothing to store; what was spent is
     settled) and whatever stops the process.
     """
     key, model, bench = planned.key, planned.model, context.bench
     task = bench.tasks[key.task]
-    toolset, ops = bench.toolset(key.task, key.condition)
+    toolset, _ = bench.toolset(key.task, key.condition)
     fingerprint, parts = context.fingerprints[key.task, key.condition]
     conversation = Conversation()
     started_at, started = datetime.now(UTC), time.perf_counter()
-    before: dict[str, int] | None = None
+    before = source_counts
     after: dict[str, int] | None = None
     queue_rows: list[dict[str, Any]] | None = None
+    landed: list[str] = []
     error: HarnessError | None = None
 
     async def call_tool(name: str, arguments: dict[str, Any]) -> ToolOutcome:
@@ -91,19 +109,10 @@ async def execute(
 
     try:
         try:
-            difference = compare_tools([t.name for t in session.tools], ops)
-            if difference:
-                raise EndpointError(
-                    f"the endpoint does not offer exactly the toolset {toolset}: {difference}",
-                    error_class="mcp_toolset",
-                )
-            if verifier is not None:
-                before = await verifier.source_counts()
-                verifier.check_sources(before)
             await run_conversation(
                 conversation,
                 model=dataclasses.replace(model, effort=key.effort),
-                system=task.system,
+                system=bench.system(key.task, key.condition),
                 prompt=task.prompt,
                 tools=session.tools,
                 call_tool=call_tool,
@@ -123,9 +132,11 @@ async def execute(
                     raise VerifierError("the REVIEW_QUEUE could not be read whole: the service counts more rows")
                 queue_rows = snapshot.rows
                 after = await verifier.source_counts()
+                landed = [rows.text for rows in await verifier.landed_rows(after)]
             except HarnessError as raised:
                 error = error or raised
     finally:
+        adoption.mark_entries(conversation.trace, conversation.events, context.entries_of(key.condition) or ())
         budget.settle(key.stem, conversation.spent_at_most_usd)
     record: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -161,7 +172,7 @@ async def execute(
         "model_retries": conversation.model_retries,
         "model_retry_backoff_s": round(conversation.model_retry_backoff_s, 6),
         "mcp_time_s": round(conversation.mcp_time_s, 6),
-        "mcp_retries": conversation.mcp_retries,
+        "mcp_retries": session.retries,
         "mcp_probe_ms": round(session.probe_ms, 3),
         "temperature_requested": conversation.temperature_requested,
         "temperature_applied": conversation.temperature_applied,
@@ -171,14 +182,16 @@ async def execute(
         "max_tokens_applied": conversation.max_tokens_applied,
         "dropped_parameters": conversation.dropped_parameters,
         "resolved_model": conversation.resolved_model,
+        "served_tier": conversation.served_tier,
         "price_per_mtok": dataclasses.asdict(model.price),
-        "price_verified_live": None,
+        "price_verified_live": price_verified,
         "cost_usd": conversation.cost_usd,
         "trace": conversation.trace,
         "turn_times": conversation.turn_times,
         "flags": conversation.flags,
         "final_answer": conversation.final_answer,
         "queue_rows": queue_rows,
+        "landed_rows": landed,
         "source_integrity": None if before is None else integrity(before, after),
         "failure": conversation.failure,
         "failure_detail": conversation.failure_detail,

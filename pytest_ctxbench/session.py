@@ -13,31 +13,36 @@ import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from .budget import Budget
 from .config import Bench, load_bench
-from .errors import BudgetExhausted, ConfigError, CtxbenchError, HarnessError
+from .entries import load_set
+from .errors import BudgetExhausted, ConfigError, CtxbenchError, EndpointError, HarnessError, VerifierError
 from .fingerprint import fingerprints
+from .holds import Holds
 from .options import Settings, resolve
 from .plan import Plan, PlannedRun, build_plan
 from .record_view import RunResult
-from .records import RunKey, item_slug
-from .services import LocalSecrets, LocalServices, Services, live_services, wait_for_services
+from .records import RunKey
+from .services import LocalSecrets, LocalServices, Services, live_services, local_services, wait_for_services
 from .store import RecordStore, process_is_alive
 
 if TYPE_CHECKING:
-    from .executor import Executor
+    from .executor import Executor, Queue
+    from .gates import Gate
     from .mcp_session import McpSession
+    from .models import Model
+    from .results import Results
     from .runner import RunContext
     from .scheduling import PlanScheduling, Rules
-    from .verifier import Verifier
 
 __all__ = ["BENCH_SESSION", "BenchSession", "register"]
 
@@ -71,6 +76,7 @@ class BenchSession:
         self.settings: Settings = resolve(config)
         self.bench: Bench = load_bench(self.settings.config, self.settings.layout)
         self.plan: Plan = build_plan(self.bench, self.settings.selection)
+        self.gates = self._parsed_gates()
         self.store = RecordStore(self.settings.out)
         worker = getattr(config, "workerinput", None)
         self.is_main = worker is None
@@ -79,10 +85,12 @@ class BenchSession:
         self._local: LocalServices | None = None
         self._services: Services | None = None
         self._planned: list[PlannedRun] = []
-        self._skipped: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
         self._lines: list[str] = []
         self._failed_check = False
         self._began = False
+        self._interrupted = False
+        self._broken = False
         self._from_records = 0
         self._measured = 0
         self._goldens: dict[str, Sequence[dict[str, str]]] = {}
@@ -93,9 +101,17 @@ class BenchSession:
             given = json.loads(worker["ctxbench"])
             self.folder = Path(given["folder"])
             self.secrets = LocalSecrets(*given["secrets"])
-        self.budget = Budget(self.folder / "budget.json", self.settings.budget_usd)
-        if self.is_main:
-            self.budget.create()
+        self.holds = Holds(self.folder)
+        self.budget = Budget(self.settings.out / ".budget.json", self.settings.budget_usd)
+
+    def _parsed_gates(self) -> list[Gate]:
+        if not self.settings.gates:
+            return []
+        from . import gates
+
+        names = {"tasks": [*self.bench.tasks], "conditions": [*self.bench.conditions]}
+        models = [m.id for m in self.bench.models]
+        return [gates.parse(text, models=models, **names) for text in self.settings.gates]
 
     # -- collecting
 
@@ -163,14 +179,79 @@ class BenchSession:
             return
         try:
             _ = self.context  # rubric, goldens, entries: what is wrong with them is one line now, not one per run
+            for run in planned:
+                if (run.key.task, run.key.condition) not in self.fingerprints:
+                    load_set(self.settings.layout.context, self.bench.conditions[run.key.condition].entries)
             self._take_lock()
             self.store.sweep()
             sweep_folders(Path(tempfile.gettempdir()))
             self._set_aside_or_refuse(planned)
+            self._from_records = sum(self.finished(p) is not None for p in planned)
+            self._check_prices(planned)
+            carried = self.budget.open()
         except CtxbenchError as error:
             raise pytest.UsageError(str(error)) from None
+        if carried:
+            self._lines.append(
+                f"${carried:.4f} that an interrupted session spent or may have spent count in this one's budget; "
+                f"delete {self.budget.path} to begin at $0"
+            )
         self._began = True
-        self._from_records = sum(self.finished(p) is not None for p in planned)
+        self._show_progress(planned)
+
+    def _show_progress(self, planned: Sequence[PlannedRun]) -> None:
+        from . import live_line
+
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if live_line.wanted(reporter):
+            progress = live_line.Progress(len(planned), self.settings.budget_usd, self.budget.spent)
+            line = live_line.LiveLine(reporter, progress, self._key_of)
+            self.config.pluginmanager.register(line, "ctxbench-live-line")
+
+    def _key_of(self, nodeid: str) -> RunKey | None:
+        planned = self._run_of(nodeid)
+        return None if planned is None else planned.key
+
+    def paid_models(self, planned: Sequence[PlannedRun]) -> list[Model]:
+        """The models that runs of this session are paid for: pending, with their key, and no reference agents."""
+        return list(
+            {
+                p.model.id: p.model
+                for p in planned
+                if not p.model.reference
+                and self.finished(p) is None
+                and (p.model.key_env is None or self.settings.env.get(p.model.key_env))
+            }.values()
+        )
+
+    def _check_prices(self, planned: Sequence[PlannedRun]) -> None:
+        """Design 6: prices that a provider publishes are compared before a paid session, and a difference stops it."""
+        models = self.paid_models(planned)
+        if not models:
+            return
+        from . import price_check
+        from .loop_thread import run_once
+
+        findings = run_once(price_check.check_prices(models, self.bench.services, self.settings.env))
+        different = [f for f in findings.values() if f.status == "different"]
+        if different and not self.settings.skip_price_check:
+            raise ConfigError(
+                f"{self.bench.path}: prices differ from what the providers publish: "
+                + "; ".join(f"{f.model} {f.detail}" for f in different)
+                + "; correct the roster, or start with --ctx-skip-price-check"
+            )
+        self._lines += price_check.lines(findings)
+        known = {"verified": True, "different": False}
+        verified = {f.model: known[f.status] for f in findings.values() if f.status in known}
+        (self.folder / "prices.json").write_text(json.dumps(verified), encoding="utf-8")
+
+    @cached_property
+    def prices_verified(self) -> dict[str, bool]:
+        """Model id -> whether its provider publishes the roster's price; no entry where that is not known."""
+        try:
+            return dict(json.loads((self.folder / "prices.json").read_bytes()))
+        except FileNotFoundError:
+            return {}
 
     def _take_lock(self) -> None:
         try:
@@ -243,16 +324,27 @@ class BenchSession:
     def services(self) -> Services:
         """Where to connect, started at the first call."""
         if self._services is None:
-            if self.settings.endpoint == "connect-ai":
-                self._services = live_services(self.settings)
-            elif self.is_main:
-                if self._local is None:
-                    self._local = LocalServices(self.settings, self.bench, self.secrets, self.folder)
-                emulator = any("{emulator}" in (m.base_url or "") for m in self.plan.models)
-                self._services = self._local.start(emulator=emulator)
+            urls: dict[str, str | None] = {}
+            if self.needs_processes:
+                if self.is_main:
+                    self._local = self._local or LocalServices(self.settings, self.secrets, self.folder)
+                    urls = self._local.start(endpoint=self.settings.endpoint == "local", emulator=self._needs_emulator)
+                else:
+                    urls = wait_for_services(self.folder)
+            if self.settings.endpoint == "local":
+                self._services = local_services(urls, self.secrets)
             else:
-                self._services = wait_for_services(self.folder, self.secrets)
+                self._services = live_services(self.settings.env, urls.get("emulator"))
         return self._services
+
+    @property
+    def _needs_emulator(self) -> bool:
+        return any("{emulator}" in (m.base_url or "") for m in self.plan.models)
+
+    @property
+    def needs_processes(self) -> bool:
+        """Whether the embedded endpoint or the reference agents' provider must run for this session."""
+        return self.settings.endpoint == "local" or self._needs_emulator
 
     def executor(self) -> Executor:
         from .executor import Executor
@@ -264,6 +356,7 @@ class BenchSession:
             folder=self.folder,
             budget=self.budget,
             check=self._check,
+            env=self.settings.env,
         )
 
     def _check(self) -> None:
@@ -287,41 +380,74 @@ class BenchSession:
         model = planned.model
         if model.key_env and not self.settings.env.get(model.key_env):
             pytest.skip(f"{model.key_env} is not set")
-        full = self.folder / "disk"
-        if full.exists() or shutil.disk_usage(self.settings.out).free < ROOM_FOR_A_RUN:
+        if self.holds.reason("disk") is not None or shutil.disk_usage(self.settings.out).free < ROOM_FOR_A_RUN:
             pytest.skip(f"left pending: no room in {self.settings.out}")
-        stopped = self.folder / f"stopped-{item_slug(model.id)}"
-        if stopped.exists():
-            pytest.skip(f"left pending: {model.id} cannot be used: {stopped.read_text(encoding='utf-8')}")
+        if (reason := self.holds.reason("account")) is not None:
+            pytest.skip(f"left pending: {reason}")
+        if (reason := self.holds.reason("model", model.id)) is not None:
+            pytest.skip(f"left pending: {model.id} cannot be used: {reason}")
+        if (reason := self.holds.reason("toolset", self._offer(planned))) is not None:
+            pytest.skip(f"left pending: {reason}")
         if self.budget.exhausted():
             pytest.skip(f"left pending: the budget of ${self.budget.limit_usd:.2f} is spent")
 
     def measure(
-        self, item: pytest.Item, planned: PlannedRun, executor: Executor, session: McpSession, verifier: Verifier | None
+        self, item: pytest.Item, planned: PlannedRun, executor: Executor, session: McpSession, queue: Queue | None
     ) -> dict[str, Any]:
         """Execute, store, and hand the record to the item's report. Raises `HarnessError` for an error record."""
         former = self.store.load(planned.key)
         attempt = 1 + int((former or {}).get("attempt") or 0)
         key = self.settings.env.get(planned.model.key_env) if planned.model.key_env else None
         try:
-            record, transcript = executor.run(planned, session, verifier, key, attempt)
+            record, transcript = executor.run(
+                planned,
+                session,
+                queue,
+                api_key=key,
+                attempt=attempt,
+                price_verified=self.prices_verified.get(planned.model.id),
+            )
         except BudgetExhausted as error:
             pytest.skip(f"left pending: {error}")
         try:
             self.store.save(planned.key, record, transcript)
         except HarnessError:
             # What cannot be stored is lost, and paid for: no further run starts.
-            (self.folder / "disk").touch()
+            self.holds.put("disk", reason=f"no room in {self.settings.out}")
             raise
         item.stash[RECORD] = record
         if record["error"] is not None:
             if record["stops_model"]:
-                (self.folder / f"stopped-{item_slug(planned.model.id)}").write_text(record["error"], encoding="utf-8")
+                self.holds.put("model", planned.model.id, reason=record["error"])
             raise HarnessError(
                 f"{record['error_class']}: {record['error']}", error_class=record["error_class"],
                 stops_model=record["stops_model"],
             )  # fmt: skip
         return record
+
+    def refuse_toolset(self, planned: PlannedRun, error: EndpointError) -> NoReturn:
+        """The endpoint does not offer what this run's condition needs: it and its like are left, the others run."""
+        reason = f"condition {planned.key.condition}: {error}"
+        self.holds.put("toolset", self._offer(planned), reason=reason)
+        pytest.skip(f"left pending: {reason}")
+
+    def _offer(self, planned: PlannedRun) -> str:
+        """What a run asks of the endpoint: toolset and entries."""
+        toolset, _ = self.bench.toolset(planned.key.task, planned.key.condition)
+        return f"{toolset} {self.bench.conditions[planned.key.condition].entries}"
+
+    @contextmanager
+    def sources_as_loaded(self) -> Iterator[None]:
+        """Around what counts the source tables of a live service: while they are not the dataset's no run starts, and
+        each one looks again."""
+        try:
+            yield
+        except VerifierError as error:
+            if error.error_class != "verifier_sources":
+                raise
+            self.holds.put("sources", reason=str(error))
+            pytest.skip(f"left pending: {error}")
+        self.holds.lift("sources")
 
     def result(self, record: dict[str, Any]) -> RunResult:
         from .runner import score_record
@@ -340,6 +466,10 @@ class BenchSession:
         if call.excinfo is not None and report.failed:
             # The message alone: frames of the harness say nothing about a run.
             report.longrepr = call.excinfo.getrepr(style="value")
+            # The test's own assertion: a run that failed, and nothing that broke.
+            if isinstance(call.excinfo.value, HarnessError):
+                self._note_error(report, call.excinfo.value)
+            vars(report)["ctxbench_wrong"] = report.when == "call" and call.excinfo.errisinstance(AssertionError)
         record = item.stash.get(RECORD, None)
         if record is not None and (report.when == "call" or report.outcome != "passed"):
             # One JSON text: xdist's wire takes only builtin types.
@@ -347,16 +477,41 @@ class BenchSession:
             del item.stash[RECORD]
         return report
 
+    def _note_error(self, report: pytest.TestReport, error: HarnessError) -> None:
+        vars(report)["ctxbench_error"] = error.error_class
+        if error.error_class in ("mcp_auth", "verifier_auth"):
+            self.holds.put("account", reason=str(error))
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not self.is_main:
             return
         record = getattr(report, "ctxbench_record", None)
+        self._broken |= report.failed and not getattr(report, "ctxbench_wrong", False)
         rerun = str(report.outcome) == "rerun"  # an outcome that pytest's own types do not know
-        if record is not None and not rerun:
-            self._measured += 1
-            self.config.hook.pytest_ctxbench_record(record=json.loads(record), config=self.config)
+        if record is not None:
+            measured = json.loads(record)
+            self._report_landed(measured)
+            if not rerun:
+                self._measured += 1
+                self.config.hook.pytest_ctxbench_record(record=measured, config=self.config)
+        if (error_class := getattr(report, "ctxbench_error", None)) and not rerun:
+            self._reasons[report.nodeid] = f"ended in an error ({error_class})"
         if report.skipped and isinstance(report.longrepr, tuple):
-            self._skipped[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
+            self._reasons[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
+
+    def _report_landed(self, record: dict[str, Any]) -> None:
+        """At once: until the user has removed them, no further run starts on a live service."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or not record.get("landed_rows"):
+            return
+        reporter.ensure_newline()
+        reporter.write_line(
+            f"ctxbench: {record['task']} {record['model']} {record['condition']} run {record['run']} wrote to source "
+            "tables; no run starts until the rows are removed:",
+            yellow=True,
+        )
+        for text in record["landed_rows"]:
+            reporter.write_line(f"  {text}", yellow=True)
 
     # -- xdist
 
@@ -395,7 +550,7 @@ class BenchSession:
     def _begin_distributed(self, collection: Sequence[str]) -> None:
         planned = [p for p in map(self._run_of, collection) if p is not None]
         self._begin(planned)
-        if self.settings.endpoint == "local" and self._from_records < len(planned):
+        if self.needs_processes and self._from_records < len(planned):
             try:
                 self.services()
             except CtxbenchError as error:
@@ -415,7 +570,9 @@ class BenchSession:
 
             signal.signal(signal.SIGTERM, interrupt)
 
-    def pytest_keyboard_interrupt(self) -> None:
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        # Also how xdist ends a session for -x, which is an end as the user asked for it.
+        self._interrupted = not isinstance(excinfo.value, pytest.Session.Interrupted)
         self._stop_workers()
 
     def _stop_workers(self) -> None:
@@ -438,16 +595,22 @@ class BenchSession:
             self._stop_workers()
         if not self._began:
             return
+        self._leave_an_empty_queue()
+        spent = self.budget.spent()
+        if not self._interrupted and exitstatus != pytest.ExitCode.INTERNAL_ERROR:
+            self.budget.close()
         from .results import write_results
 
         try:
             # A broken file or a full disk must not take the session's other output with it.
-            lines, complete = write_results(self, self._planned, self._skipped_runs())
-            self._lines += lines
-            self._failed_check = not complete
+            results = write_results(self, self._planned, self._reasons_by_run(), report=not self._interrupted)
+            self._lines += results.lines
+            self._failed_check |= not results.complete
+            if self.gates:
+                self._judge(session, results)
             self._lines.append(
                 f"this session: {self._measured} runs measured, {self._from_records} reported from earlier records, "
-                f"${self.budget.spent():.4f} spent"
+                f"${spent:.4f} spent"
             )
         except CtxbenchError as error:
             self._lines.append(f"the results could not be written: {error}")
@@ -459,8 +622,31 @@ class BenchSession:
         if self._failed_check and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _skipped_runs(self) -> dict[RunKey, str]:
-        found = [(self._run_of(nodeid), reason) for nodeid, reason in self._skipped.items()]
+    def _judge(self, session: pytest.Session, results: Results) -> None:
+        """With gates the exit status is theirs and that of harness errors; a run that failed is what they count."""
+        if session.exitstatus == pytest.ExitCode.TESTS_FAILED and not self._broken:
+            session.exitstatus = pytest.ExitCode.OK
+        self._failed_check |= not results.gates_passed
+
+    def _leave_an_empty_queue(self) -> None:
+        """Once more after the last write run of a live service; the embedded one ends with the session."""
+        if self.settings.endpoint == "local" or not (self.folder / "preflight.done").exists():
+            return
+        executor = self.executor()
+        try:
+            with executor.exclusive("REVIEW_QUEUE"):
+                executor.empty_queue()
+        except VerifierError as error:
+            # Rows of the last run may be left; what was measured is not touched by it.
+            self._lines.append(f"after the last run: {error}")
+            self._failed_check = True
+        except (KeyboardInterrupt, pytest.exit.Exception):
+            self._lines.append("the REVIEW_QUEUE was not emptied after the last run")
+        finally:
+            executor.close()
+
+    def _reasons_by_run(self) -> dict[RunKey, str]:
+        found = [(self._run_of(nodeid), reason) for nodeid, reason in self._reasons.items()]
         return {planned.key: reason for planned, reason in found if planned is not None}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -499,4 +685,5 @@ def sweep_folders(temporary: Path) -> None:
 
 def _worth_another_try(error: BaseException) -> bool:
     """Only a harness error is ever rerun, and only when another try can end otherwise."""
-    return isinstance(error, HarnessError) and not error.stops_model and error.error_class != "disk"
+    hopeless = ("disk", "mcp_auth", "verifier_auth")
+    return isinstance(error, HarnessError) and not error.stops_model and error.error_class not in hopeless

@@ -16,13 +16,14 @@ PACKAGE = Path(__file__).parents[1] / "pytest_ctxbench"
 LAYERS = (
     ("plugin", "hookspecs", "rootdir"),
     ("session", "fixtures", "dry_run", "results", "scheduling", "executor", "services", "options", "cli", "commands",
-     "record_view"),
+     "readiness", "record_view", "live_line", "report", "export"),
     ("runner",),
     ("agent.loop", "agent.retry", "agent.dialects", "agent.provider_errors", "agent.normalise", "mcp_session",
-     "verifier", "connect_ai", "http_client", "local", "loop_thread"),
-    ("store", "budget", "fingerprint", "timing", "aggregate", "summary", "generate"),
-    ("goldens", "dataset", "plan", "config", "scoring", "pricing"),
-    ("agent.types", "models", "usage", "records", "columns", "layout", "errors", "agent"),
+     "verifier", "connect_ai", "price_check", "http_client", "local", "loop_thread", "systems", "loading"),
+    ("store", "budget", "estimate", "holds", "fingerprint", "timing", "aggregate", "summary", "effects",
+     "gates", "adoption", "generate"),
+    ("goldens", "dataset", "entries", "plan", "config", "scoring", "pricing"),
+    ("agent.types", "models", "usage", "records", "columns", "layout", "redaction", "errors", "agent"),
 )  # fmt: skip
 
 
@@ -94,7 +95,8 @@ HEAVY = ("anthropic", "openai", "google.genai", "mcp", "pandas", "duckdb", "sqlg
 @pytest.mark.parametrize(
     "module",
     ["plugin", "session", "cli", "config", "plan", "store", "runner", "scoring", "goldens", "aggregate", "summary",
-     "local.process", "local.emulator.process", "mcp_session", "verifier", "agent.loop", "agent.dialects"],
+     "report", "local.process", "local.emulator.process", "mcp_session", "verifier", "price_check", "agent.loop",
+     "agent.dialects"],
 )  # fmt: skip
 def test_importing_is_light(module: str):
     code = f"import sys, json, pytest_ctxbench.{module}; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"

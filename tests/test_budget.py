@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pytest_ctxbench.budget import Budget
-from pytest_ctxbench.errors import BudgetExhausted
+from pytest_ctxbench.errors import BudgetExhausted, ConfigError
 
 
 def make(tmp_path: Path, limit: float | None) -> Budget:
     budget = Budget(tmp_path / "budget.json", limit)
-    budget.create()
+    budget.open()
     return budget
 
 
@@ -74,3 +74,29 @@ def test_many_processes_share_it(tmp_path: Path):
     assert sum(done) <= 100
     assert budget.spent() == pytest.approx(sum(done) * 0.01)
     assert sum(done) >= 97
+
+
+def test_what_an_interrupted_session_spent_counts_on(tmp_path: Path):
+    first = make(tmp_path, 1.0)
+    first.settle("a", 0.3)
+    first.reserver("b", lambda: 0.1)(0.2)  # in flight when the session is killed
+    assert Budget(first.path, 1.0).carried() == pytest.approx(0.6)
+    second = Budget(first.path, 1.0)
+    assert second.open() == pytest.approx(0.6)
+    assert second.spent() == 0.0
+    with pytest.raises(BudgetExhausted, match=r"spent or reserved: \$0.6000"):
+        second.reserver("c", lambda: 0.0)(0.5)
+    second.settle("c", 0.4)
+    assert second.exhausted()
+    third = Budget(first.path, 2.0)
+    assert third.open() == pytest.approx(1.0)
+    third.close()
+    assert Budget(first.path, 1.0).carried() == 0.0
+
+
+def test_a_damaged_ledger_is_never_taken_for_an_empty_one(tmp_path: Path):
+    budget = make(tmp_path, 1.0)
+    budget.settle("a", 0.3)
+    budget.path.write_bytes(budget.path.read_bytes()[:9])
+    with pytest.raises(ConfigError, match=r"budget.json: is damaged.* delete it to begin at \$0"):
+        Budget(budget.path, 1.0).open()

@@ -165,3 +165,25 @@ def test_prompts_give_no_rule_away():
         text = (task.prompt + task.system).lower().replace("at most 50", "")
         assert not any(ch.isdigit() for ch in text), task.name
         assert [w for w in words if w in text] == [], task.name
+
+
+def test_a_retired_model_needs_no_price_any_more_and_one_must_be_left(tmp_path: Path):
+    entry = "{id: old, label: Old, developer: A, service: openai, tier: mid, retired: true}"
+    path = tmp_path / "roster.yaml"
+    path.write_text(f"extends: {ROOT / 'config' / 'models.yaml'}\nmodels: [{entry}]\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="models: all of them are retired"):
+        load_bench(path, Layout(ROOT))
+
+
+def test_who_publishes_prices_is_said_by_the_service():
+    assert {s.name: s.prices for s in study().services.values() if s.prices} == {"xai": "xai", "Together": "together"}
+
+
+def test_an_unknown_price_list_is_refused(tmp_path: Path):
+    path = tmp_path / "roster.yaml"
+    path.write_text(
+        f"extends: {ROOT / 'config' / 'models.yaml'}\nservices: {{a: {{provider: openai, prices: web}}}}\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(ConfigError, match=r"services.a.prices: must be one of together, xai; it is 'web'"):
+        load_bench(path, Layout(ROOT))

@@ -89,3 +89,14 @@ def test_safe_ids_are_reversible(text: str):
     assert unsafe_id(safe) == text
     assert "/" not in safe
     assert safe.isascii()
+
+
+def test_a_retired_model_leaves_the_plan_and_is_refused_by_name(tmp_path: Path):
+    text = (ROOT / "config" / "models.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "models.yaml"
+    path.write_text(text.replace("{id: grok-4.3,", "{id: grok-4.3, retired: true,"), encoding="utf-8")
+    bench = load_bench(path, Layout(ROOT))
+    assert len(build_plan(bench).runs) == 26 * 3 * 2 * 5
+    assert [(m.id, m.label) for m in bench.retired] == [("grok-4.3", "Grok 4.3")]
+    with pytest.raises(ConfigError, match=r"--ctx-model grok-4\.3: is retired"):
+        build_plan(bench, Selection(models=("grok-4.3",)))
