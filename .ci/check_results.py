@@ -7,7 +7,7 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from pytest_ctxbench.columns import MATRIX, MATRIX_KEY, RUNS_RAW
+from pytest_ctxbench.columns import EFFECTS, MATRIX, MATRIX_KEY, RUNS_RAW
 from pytest_ctxbench.config import load_bench
 from pytest_ctxbench.layout import find_layout
 from pytest_ctxbench.plan import build_plan
@@ -50,4 +50,15 @@ for row in careful:
 cases = ET.parse(out / "junit.xml").getroot().iter("testcase")  # noqa: S314 - our own file
 assert len({(c.get("classname"), c.get("name")) for c in cases}) == len(planned), "testcases in the JUnit XML"
 assert (out / "summary.md").read_text(encoding="utf-8").strip(), "summary.md is empty"
+
+header, effects = read("effects.csv")
+assert header == list(EFFECTS), "the columns of effects.csv"
+verdicts = {
+    (e["task"], e["model"]): e["verdict"]
+    for e in effects
+    if (e["scope"], e["metric"], e["statistic"]) == ("cell", "success", "rate")
+}
+assert len(verdicts) == len(planned) // 10, "cells of effects.csv"
+assert {v for (_, model), v in verdicts.items() if model.startswith("reference-careful")} == {"better"}, "a verdict"
+assert 100_000 < (out / "report.html").stat().st_size < 15_000_000, "the size of report.html"
 print(f"{len(runs)} runs, {len(cells)} cells: complete")

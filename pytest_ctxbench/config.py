@@ -46,14 +46,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`entries` is the set that `search_context` searches; with `in_prompt` the set stands in the system prompt
-    instead, `context_text`, and is blank otherwise."""
+    """`entries` is the set that `search_context` searches; with `in_prompt` it stands in the system prompt instead."""
 
     name: str
     toolset_suffix: str
     entries: str = DEFAULT_SET
     in_prompt: bool = False
-    context_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +95,15 @@ class Bench:
         return name, self.toolsets[name]
 
     def system(self, task: str, condition: str) -> str:
-        """The system prompt of a run: the task's own, and what the condition adds to it."""
-        text = self.conditions[condition].context_text
+        """The system prompt of a run: the task's own, and the entries where the condition puts them there.
+
+        Raises `ConfigError` for entries that cannot be read.
+        """
         system = self.tasks[task].system
-        return f"{system.rstrip()}\n\n{PROMPT_HEADING}\n\n{text}\n" if text else system
+        if not self.conditions[condition].in_prompt:
+            return system
+        text = joined(load_set(self.layout.context, self.conditions[condition].entries))
+        return f"{system.rstrip()}\n\n{PROMPT_HEADING}\n\n{text}\n"
 
     def lane(self, model: Model) -> str:
         """What `max_concurrency` counts: the service, or the model itself when the entry has a limit of its own."""
@@ -339,14 +342,7 @@ class _Reader:
         in_prompt = entry.get("in_prompt", False)
         if not isinstance(in_prompt, bool):
             raise self.fail(f"{where}.in_prompt", f"must be true or false; it is {in_prompt!r}")
-        text = ""
-        if in_prompt:
-            try:
-                found = load_set(self.layout.context, names)
-            except ConfigError as error:
-                raise self.fail(f"{where}.entries", str(error)) from None
-            text = joined(found)
-        return Condition(name, str(entry.get("toolset_suffix") or ""), names, in_prompt, text)
+        return Condition(name, str(entry.get("toolset_suffix") or ""), names, in_prompt)
 
     def _service(self, name: str, entry: object) -> Service:
         where = f"services.{name}"

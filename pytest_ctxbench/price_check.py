@@ -122,7 +122,7 @@ def lines(findings: Mapping[str, PriceFinding]) -> list[str]:
         shown.append(f"prices verified: {_count(verified)} ({_services(verified)}){note}")
     shown += [f"price differs: {f.model} ({f.service}): {f.detail}" for f in by_status.get("different", ())]
     if config_only := by_status.get("config_only"):
-        shown.append(f"prices from the roster only: {_count(config_only)} ({_services(config_only)})")
+        shown.append(f"prices config only (none published): {_count(config_only)} ({_services(config_only)})")
     reasons: dict[tuple[str, str], list[PriceFinding]] = {}
     for finding in by_status.get("unknown", ()):
         reasons.setdefault((finding.service, finding.detail), []).append(finding)

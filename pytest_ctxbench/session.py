@@ -34,6 +34,7 @@ from .record_view import RunResult
 from .records import RunKey
 from .services import LocalSecrets, LocalServices, Services, live_services, local_services, wait_for_services
 from .store import RecordStore, process_is_alive
+from .verified_prices import VerifiedPrices
 
 if TYPE_CHECKING:
     from .executor import Executor, Queue
@@ -102,6 +103,7 @@ class BenchSession:
             self.folder = Path(given["folder"])
             self.secrets = LocalSecrets(*given["secrets"])
         self.holds = Holds(self.folder)
+        self.prices = VerifiedPrices(self.folder)
         self.budget = Budget(self.settings.out / ".budget.json", self.settings.budget_usd)
 
     def _parsed_gates(self) -> list[Gate]:
@@ -187,7 +189,9 @@ class BenchSession:
             sweep_folders(Path(tempfile.gettempdir()))
             self._set_aside_or_refuse(planned)
             self._from_records = sum(self.finished(p) is not None for p in planned)
-            self._check_prices(planned)
+            self._lines += self.prices.check(
+                self._paid_models(planned), self.bench, self.settings.env, skip=self.settings.skip_price_check
+            )
             carried = self.budget.open()
         except CtxbenchError as error:
             raise pytest.UsageError(str(error)) from None
@@ -212,7 +216,7 @@ class BenchSession:
         planned = self._run_of(nodeid)
         return None if planned is None else planned.key
 
-    def paid_models(self, planned: Sequence[PlannedRun]) -> list[Model]:
+    def _paid_models(self, planned: Sequence[PlannedRun]) -> list[Model]:
         """The models that runs of this session are paid for: pending, with their key, and no reference agents."""
         return list(
             {
@@ -223,35 +227,6 @@ class BenchSession:
                 and (p.model.key_env is None or self.settings.env.get(p.model.key_env))
             }.values()
         )
-
-    def _check_prices(self, planned: Sequence[PlannedRun]) -> None:
-        """Design 6: prices that a provider publishes are compared before a paid session, and a difference stops it."""
-        models = self.paid_models(planned)
-        if not models:
-            return
-        from . import price_check
-        from .loop_thread import run_once
-
-        findings = run_once(price_check.check_prices(models, self.bench.services, self.settings.env))
-        different = [f for f in findings.values() if f.status == "different"]
-        if different and not self.settings.skip_price_check:
-            raise ConfigError(
-                f"{self.bench.path}: prices differ from what the providers publish: "
-                + "; ".join(f"{f.model} {f.detail}" for f in different)
-                + "; correct the roster, or start with --ctx-skip-price-check"
-            )
-        self._lines += price_check.lines(findings)
-        known = {"verified": True, "different": False}
-        verified = {f.model: known[f.status] for f in findings.values() if f.status in known}
-        (self.folder / "prices.json").write_text(json.dumps(verified), encoding="utf-8")
-
-    @cached_property
-    def prices_verified(self) -> dict[str, bool]:
-        """Model id -> whether its provider publishes the roster's price; no entry where that is not known."""
-        try:
-            return dict(json.loads((self.folder / "prices.json").read_bytes()))
-        except FileNotFoundError:
-            return {}
 
     def _take_lock(self) -> None:
         try:
@@ -405,7 +380,7 @@ class BenchSession:
                 queue,
                 api_key=key,
                 attempt=attempt,
-                price_verified=self.prices_verified.get(planned.model.id),
+                price_verified=self.prices.of(planned.model.id),
             )
         except BudgetExhausted as error:
             pytest.skip(f"left pending: {error}")

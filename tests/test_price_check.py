@@ -519,7 +519,7 @@ def test_lines(stub: ProviderStub, other: ProviderStub) -> None:
         "prices verified: 2 models (Together, xai), 1 of them by the base price only",
         "price differs: acme/dearer (Together): input 1.00 -> 1.50, cached_input 1.00 -> 1.50 "
         "(cached input is billed as input there) USD per Mtok",
-        "prices from the roster only: 2 models (openai, Mistral)",
+        "prices config only (none published): 2 models (openai, Mistral)",
         "prices not checked: acme/gone, acme/also-gone (Together): the service does not list it",
     ]
     many = {
