@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ctxbench import aggregate, cli
+from pytest_ctxbench import adoption, aggregate, cli
 from pytest_ctxbench.config import load_bench
 from pytest_ctxbench.errors import ConfigError
 from pytest_ctxbench.goldens import read_golden
@@ -160,6 +160,59 @@ def report(folder: Path, context: RunContext) -> Path:
     files = write_report(folder, context)
     assert [f.name for f in files] == ["report.html"]
     return files[0]
+
+
+#: Condition -> tasks on which the agent with the search answers well; the other agent answers well nowhere.
+ARMS = {
+    "baseline": (),
+    "baseline_context": ("r1", "r2"),
+    "context_in_prompt": ("r1", "r2"),
+    "context_minus_health_score_rules": (),
+    "context_minus_usage_trend": ("r1",),
+    "placebo": (),
+}
+
+
+def fill_arms(out: Path, context: RunContext) -> Path:
+    """Two models on the reading tasks in six conditions, two runs each; one model uses the search, one never."""
+    store = RecordStore(out)
+    sql = "SELECT * FROM CRM_System.Salesforce.Account"
+    for model in ("seeker", "stubborn"):
+        for task in ("r1", "r2"):
+            for condition, good in ARMS.items():
+                for run in (1, 2):
+                    key = RunKey(model, "medium", task, condition, run)
+                    right = model == "seeker" and task in good
+                    answer = markdown([dict(row) for row in context.goldens[task]]) if right else "I cannot tell."
+                    offered = condition not in ("baseline", "context_in_prompt")
+                    events = transcript_of(answer, sql=sql)
+                    trace: list[dict[str, Any]] = [
+                        {"turn": 2, "tool": "queryData", "args": {"query": sql}, "mcp_s": 0.5}
+                    ]
+                    if offered and model == "seeker":
+                        names = [] if condition == "placebo" else ["crm_account", "itsm_company"]
+                        trace.insert(
+                            0, {"turn": 1, "tool": "search_context", "args": {}, "entries": names, "mcp_s": 0.1}
+                        )
+                        search = {"turn": 1, "id": "s1", "tool": "search_context"}
+                        events[3:3] = [
+                            {**search, "type": "tool_call", "args": {"query": "health"}},
+                            {**search, "type": "tool_result", "text": "entries"},
+                        ]
+                    tools = ["queryData", *(["search_context"] if offered else [])]
+                    record = record_of(key, final_answer=answer, trace=trace, tools_listed=tools)
+                    store.save(key, record, events)
+    return out
+
+
+@pytest.fixture(scope="session")
+def armed(tmp_path_factory: pytest.TempPathFactory, context: RunContext) -> Path:
+    return fill_arms(tmp_path_factory.mktemp("arms"), context)
+
+
+@pytest.fixture(scope="session")
+def armed_report(armed: Path, context: RunContext) -> Path:
+    return write_report(armed, context)[0]
 
 
 def embedded(html: str, name: str) -> Any:
@@ -410,6 +463,52 @@ def test_effects_are_shown_when_they_are_there(folder: Path, context: RunContext
         write_report(out, context)
 
 
+def rows_of(table: dict[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+def test_arms_are_compared_with_both_conditions(armed_report: Path, report: Path):
+    assert embedded(report.read_text(encoding="utf-8"), "data")["arms"] is None
+    page = embedded(armed_report.read_text(encoding="utf-8"), "data")
+    found = {
+        (r["from_condition"], r["to_condition"], r["task"]): r
+        for r in rows_of(page["arms"])
+        if r["metric"] == "success"
+    }
+    assert {key[1] for key in found} == set(ARMS) - {"baseline", "baseline_context"}
+    for (base, arm, task), row in found.items():
+        shares = [
+            sum(t in ARMS[c] for t in ("r1", "r2") if task in (None, t)) / (2 if task else 4) for c in (base, arm)
+        ]
+        assert row["difference"] == pytest.approx(shares[1] - shares[0])
+        assert row["low"] <= row["difference"] <= row["high"]
+
+
+def test_use_of_the_search_is_the_adoption_table(armed: Path, armed_report: Path, context: RunContext, report: Path):
+    assert embedded(report.read_text(encoding="utf-8"), "data")["adoption"] is None
+    page = embedded(armed_report.read_text(encoding="utf-8"), "data")
+    shown = rows_of(page["adoption"]["table"])
+    runs = results_of(armed, context)
+    expected = aggregate.builtin_rows(adoption.table(runs))
+    assert page["adoption"]["note"] == adoption.NOTE
+    assert [
+        [r[c] for c in ("task", "runs", "adopters", "effect_as_assigned", "effect_among_adopters")] for r in shown
+    ] == [[r[c] for c in ("task", "runs", "adopters", "effect_as_assigned", "effect_among_adopters")] for r in expected]
+    all_of_them = next(r for r in shown if r["everybody"] and r["overall"] and r["condition"] == "baseline_context")
+    assert (all_of_them["agent"], all_of_them["adoption_rate"], all_of_them["effect_among_adopters"]) == (
+        "all models", 0.5, 1.0,
+    )  # fmt: skip
+
+
+def results_of(out: Path, context: RunContext) -> Any:
+    from pytest_ctxbench.results import runs_of_records, score_records
+    from pytest_ctxbench.store import key_of
+
+    store = RecordStore(out)
+    records = {key: record for record in store.records() if (key := key_of(record)) is not None}
+    return runs_of_records(store, records, score_records(records, context), context)
+
+
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
@@ -459,6 +558,11 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+def mixed(a: str, b: str, share: float) -> str:
+    parts = [round(int(a[i : i + 2], 16) * share + int(b[i : i + 2], 16) * (1 - share)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{part:02x}" for part in parts)
+
+
 def contrast(a: str, b: str) -> float:
     high, low = sorted((luminance(a), luminance(b)), reverse=True)
     return (high + 0.05) / (low + 0.05)
@@ -478,6 +582,9 @@ def test_colours_have_contrast(theme: int):
         *((name, "code") for name in ("ink", "soft", "link", "sql-word", "sql-text", "sql-number")),
     ):  # fmt: skip
         assert contrast(tokens[text], tokens[ground]) >= 4.5, (text, ground)
+    shade = mixed(tokens["context"], tokens["card"], 0.4)  # the deepest shade of a heat map (td.heat)
+    assert "calc(var(--v) * 40%)" in css
+    assert contrast(tokens["ink"], shade) >= 4.5
     for mark in ("raw", "context", "field"):
         for ground in ("bg", "card"):
             assert contrast(tokens[mark], tokens[ground]) >= 3, (mark, ground)
@@ -502,8 +609,11 @@ class Page:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
-    def media(self, medium: str = "screen", scheme: str = "light") -> None:
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
+    def media(self, medium: str = "screen", scheme: str = "light", motion: str = "no-preference") -> None:
+        features = [
+            {"name": "prefers-color-scheme", "value": scheme},
+            {"name": "prefers-reduced-motion", "value": motion},
+        ]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": medium, "features": features})
 
     def open(self, file: Path, state: str = "") -> None:
@@ -531,7 +641,8 @@ class Page:
     def names(self, table: str) -> list[str]:
         return list(
             self.js(
-                "return [...document.querySelectorAll(`#${arguments[0]}-table tbody th`)].map(e => e.textContent)",
+                "return [...document.querySelectorAll(`#${arguments[0]}-table tbody th a`)]"
+                ".map(e => e.firstChild.textContent)",
                 table,
             )
         )
@@ -601,7 +712,7 @@ def test_loads_without_a_complaint_and_without_a_request(page: Page):
     assert "local (embedded)" in text
     assert "connect-ai" in text
     assert "1 run" in page.js("return document.querySelector('#errors').innerText")
-    assert page.names("errors") == ["Beta r1 raw access run 3"]
+    assert page.js("return document.querySelector('#errors-table tbody th').textContent") == "Beta r1 raw access run 3"
 
 
 def test_no_chart_mixes_models_and_reference_agents(page: Page):
@@ -794,15 +905,224 @@ def test_print_shows_charts_and_tables_without_controls(page: Page):
     assert page.js("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
-@pytest.mark.parametrize("width", [360, 1440])
-def test_nothing_is_wider_than_the_window(browser: Page, report: Path, width: int):
+@pytest.mark.parametrize("width", [360, 768, 1440])
+def test_nothing_is_wider_than_the_window(browser: Page, report: Path, armed_report: Path, width: int):
     browser.media()
     browser.size(width, 800)
+    browser.open(armed_report)
+    assert browser.js("return document.documentElement.scrollWidth") == width
     browser.open(report)
     assert browser.js("return document.documentElement.scrollWidth") == width
     browser.open(report, f"#run={ALPHA.stem}")
     browser.wait_for_run(ALPHA)
     assert browser.js("const d = document.getElementById('run'); return d.scrollWidth <= d.clientWidth")
+
+
+def table_of(page: Page, section: str, number: int) -> dict[str, list[str]]:
+    """First cell -> the others, as text, of a table in a section."""
+    lines = page.js(
+        "return [...document.querySelectorAll(`#${arguments[0]} table:not(details *)`)[arguments[1]].rows]"
+        ".map(row => [...row.cells].map(c => c.innerText.trim().replace(/\\s+/g, ' ')))",
+        section, number,
+    )  # fmt: skip
+    return {line[0]: line[1:] for line in lines}
+
+
+def press(page: Page, section: str, label: str) -> None:
+    page.js(
+        "[...document.querySelectorAll(`#${arguments[0]} fieldset label`)]"
+        ".find(e => e.innerText.trim() === arguments[1]).querySelector('input').click()",
+        section, label,
+    )  # fmt: skip
+
+
+def test_arms_have_a_section(browser: Page, armed_report: Path, report: Path):
+    browser.media()
+    browser.size(1440, 1000)
+    browser.open(report)
+    assert browser.js("return document.getElementById('arms-false')") is None
+    browser.open(armed_report)
+    assert browser.console() == []
+    overview = table_of(browser, "arms-false", 0)
+    assert list(overview) == [
+        "Condition", "raw access", "with context", "context in the prompt", "placebo",
+        "without health_score_rules", "without usage_trend",
+    ]  # fmt: skip
+    assert [text.split()[0] for text in overview["with context"][:3]] == ["50%", "50%", "50%"]
+    assert [text.split()[0] for text in overview["without usage_trend"][:3]] == ["50%", "0%", "25%"]
+    assert [text.split()[-1] for text in overview["with context"][:3]] == ["50", "50", "50"]
+    assert len(browser.js("return [...document.querySelectorAll('#arms-false figure.chart svg')].map(e => 1)")) == 3
+    caption = "return document.querySelector('#arms-false figcaption').textContent"
+    assert browser.js(caption) == "all tasks: success rate, change from \u201cwith context\u201d"
+    order = "return [...document.querySelectorAll('#arms-false figure tbody')][0].innerText"
+    browser.js("document.querySelectorAll('#arms-false figure details').forEach(d => d.open = true)")
+    lines = [line.split("\t") for line in browser.js(order).splitlines()]
+    assert [(line[0], line[3]) for line in lines] == [
+        ("context in the prompt", "0%"), ("placebo", "\u221250%"),
+        ("without health_score_rules", "\u221250%"), ("without usage_trend", "\u221225%"),
+    ]  # fmt: skip
+    press(browser, "arms-false", "raw access")
+    press(browser, "arms-false", "mean correctness")
+    assert browser.js(caption) == "all tasks: mean correctness, change from \u201craw access\u201d"
+    press(browser, "arms-false", "r2")
+    each = table_of(browser, "arms-false", 1)
+    assert [text.split()[0] for text in each["Seeker"]] == ["0%", "100%", "100%", "0%", "0%", "0%"]
+    assert {text.split()[0] for text in each["Stubborn"]} == {"0%"}
+    assert browser.console() == []
+
+
+def test_use_of_the_search_has_a_section(browser: Page, armed_report: Path):
+    browser.media()
+    browser.size(1440, 1000)
+    browser.open(armed_report)
+    assert "prove nothing" in browser.js("return document.getElementById('search-false').innerText")
+    used = table_of(browser, "search-false", 0)
+    assert list(used) == ["Name", "all models", "Seeker", "Stubborn"]
+    columns = dict(zip(used["Name"], used["all models"], strict=True))
+    assert (columns["searched"], columns["effect as assigned"]) == ("50%", "+50")
+    assert columns["effect among those that searched"] == "+100"
+    assert columns["success: searched / did not"] == "100% / 0%"
+    entries = table_of(browser, "search-false", 1)
+    assert list(entries) == ["Entry", "crm_account", "itsm_company"]
+    assert entries["crm_account"] == [f"{share} used, came back in {share}" for share in ("50%", "100%", "0%")]
+    assert [text.split()[0] for text in entries["itsm_company"]] == ["0%", "0%", "0%"]
+    assert [text.split()[-1] for text in entries["itsm_company"]] == ["50%", "100%", "0%"]
+    browser.js(
+        "const s = document.querySelector('#search-false select'); s.value = 'placebo';"
+        "s.dispatchEvent(new Event('change'))"
+    )
+    assert "No entry came back in these runs." in browser.js("return document.getElementById('search-false').innerText")
+    assert browser.console() == []
+
+
+def test_records_that_do_not_name_entries_are_said(browser: Page, context: RunContext, tmp_path: Path):
+    """Such a run has an unknown number of entries, never none."""
+    store = RecordStore(fill_arms(tmp_path, context))
+    for run in (1, 2):
+        for task in ("r1", "r2"):
+            key = RunKey("seeker", "medium", task, "baseline_context", run)
+            record = store.load(key)
+            assert record is not None
+            for call in record["trace"]:
+                call.pop("entries", None)
+            store.path(key).write_text(json.dumps(record))
+    browser.open(write_report(tmp_path, context)[0])
+    text = browser.js("return document.getElementById('search-false').innerText")
+    assert "Which entries came back is unknown for 4 of 8 runs" in text
+    assert "No entry came back" not in text
+
+
+def test_a_run_shows_which_entries_it_used(browser: Page, armed_report: Path):
+    key = RunKey("seeker", "medium", "r1", "baseline_context", 1)
+    browser.open(armed_report, f"#run={key.stem}")
+    text = browser.wait_for_run(key)
+    assert "Entries that came back: crm_account, itsm_company" in text
+    listed = browser.js("return [...document.querySelectorAll('#run .entries li')].map(e => e.innerText)")
+    assert listed == ["crm_account used", "itsm_company not seen in use"]
+
+
+def test_conversations_can_be_searched(page: Page):
+    page.choose("text", "LET ME THINK")
+    page.wait("!document.querySelector('#runs-table tbody tr')")
+    page.js("document.querySelector('[data-filter=deep]').click()")
+    page.wait("document.querySelectorAll('#runs-table tbody tr').length > 30")
+    page.choose("text", "which accounts are in poor HEALTH")  # a text that all runs share
+    page.wait("document.querySelectorAll('#runs-table tbody tr').length > 30")
+    page.choose("text", "said nowhere")
+    page.wait("!document.querySelector('#runs-table tbody tr') && !document.getElementById('listening').textContent")
+    assert page.console() == []
+
+
+def test_a_narrow_table_says_which_row_it_is(browser: Page, report: Path):
+    browser.media()
+    browser.size(360, 800)
+    browser.open(report)
+    row = browser.js(
+        "return [...document.querySelector('#cells-table tbody tr').cells]"
+        ".filter(e => e.offsetWidth).map(e => e.innerText)"
+    )
+    assert re.fullmatch(r"\S+\s+r1 raw access", row[0])
+    right = browser.js(
+        "return [...document.querySelectorAll('#cells-table thead th')].find(e => e.textContent === 'Success')"
+        ".getBoundingClientRect().right"
+    )
+    assert right <= 360
+
+
+def test_motion_is_left_out_where_it_is_not_wanted(page: Page):
+    behaviour = "return getComputedStyle(document.documentElement).scrollBehavior"
+    assert page.js(behaviour) == "smooth"
+    page.media(motion="reduce")
+    assert page.js(behaviour) == "auto"
+    moving = "return document.getAnimations().length + [...document.querySelectorAll('*')].filter(e => {"
+    moving += (
+        "const s = getComputedStyle(e); return parseFloat(s.transitionDuration) || s.animationName !== 'none'}).length"
+    )
+    assert page.js(moving) == 0
+
+
+def test_the_navigation_leads_and_follows(page: Page):
+    page.media(motion="reduce")
+    page.js("[...document.querySelectorAll('nav a')].find(e => e.textContent === 'Runs').click()")
+    assert page.js("return document.activeElement.textContent") == "Runs"
+    page.wait("document.querySelector('nav a[aria-current]')?.textContent === 'Runs'")
+    assert page.js("return document.querySelectorAll('nav a[aria-current]').length") == 1
+
+
+def test_a_keyboard_is_enough(browser: Page, armed_report: Path):
+    """A walk by Tab: every stop is seen, in the order of the page; arrows choose, Enter folds."""
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    browser.media(motion="reduce")
+    browser.size(1440, 1000)
+    browser.open(armed_report)
+    wanted = browser.js(
+        "return [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex=\"0\"]')]"
+        ".filter(e => e.checkVisibility() && !(e.type === 'radio' && !e.checked) && !e.closest('dialog')).length"
+    )
+    stops, seen = 0, []
+    for _ in range(wanted + 5):
+        ActionChains(browser.driver).send_keys(Keys.TAB).perform()
+        kind, top, outline = browser.js(
+            "const e = document.activeElement, f = e.type === 'radio' ? e.nextElementSibling : e,"
+            "s = getComputedStyle(f);"
+            "return [e.tagName, e.getBoundingClientRect().top + scrollY,"
+            "parseFloat(s.outlineWidth) >= 2 && s.outlineStyle !== 'none']"
+        )
+        if kind == "BODY":
+            break
+        stops += 1
+        seen.append(top)
+        assert outline, kind
+    assert stops == wanted
+    browser.js("document.querySelector('#arms-false fieldset input').focus()")
+    ActionChains(browser.driver).send_keys(Keys.ARROW_RIGHT).perform()
+    assert "raw access" in browser.js("return document.querySelector('#arms-false figcaption').textContent")
+    browser.js("document.querySelector('#arms-false > details summary').focus()")
+    ActionChains(browser.driver).send_keys(Keys.ENTER).perform()
+    assert browser.js("return document.querySelector('#arms-false > details').open")
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser: Page, armed_report: Path, report: Path, width: int, scheme: str):
+    """axe-core's rules (tests/axe), on the page and in a run."""
+    axe = (Path(__file__).parent / "axe" / "axe.min.js").read_text(encoding="utf-8")
+    run = RunKey("seeker", "medium", "r1", "baseline_context", 1)
+    browser.media(scheme=scheme)
+    browser.size(width, 900)
+    for file, state in ((report, ""), (armed_report, ""), (armed_report, f"#run={run.stem}")):
+        browser.open(file, state)
+        if state:
+            browser.wait_for_run(run)
+        browser.js(axe)
+        found = browser.driver.execute_async_script(
+            "const done = arguments[0];"
+            "axe.run(document, {resultTypes: ['violations']}).then(r => done(r.violations.map("
+            "v => [v.id, v.nodes.map(n => n.html.slice(0, 200))])), e => done(String(e)))"
+        )
+        assert found == []
 
 
 ACCESSIBLE = """
@@ -848,7 +1168,9 @@ return problems;
 """
 
 
-def test_structure_is_usable_without_looking(page: Page, report: Path):
+def test_structure_is_usable_without_looking(page: Page, report: Path, armed_report: Path):
+    assert page.js(ACCESSIBLE) == []
+    page.open(armed_report)
     assert page.js(ACCESSIBLE) == []
     page.open(report, f"#run={ALPHA.stem}")
     page.wait_for_run(ALPHA)

@@ -1,17 +1,19 @@
 """What the report shows, as plain JSON values. Nothing is defined here a second time: scores are `runner.score_record`,
-cells are the matrix, the summary is `summary.summarise` and its texts, effects are read from effects.csv."""
+cells are the matrix, the summary is `summary.summarise` and its texts, effects are read from effects.csv, what arms
+change is `effects.one_effect`, use of the search is `adoption.table`."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ctxbench import __version__, aggregate, summary
+from pytest_ctxbench import __version__, adoption, aggregate, summary
 from pytest_ctxbench.columns import MATRIX
 from pytest_ctxbench.errors import ConfigError
 from pytest_ctxbench.records import CONDITIONS, RunKey
@@ -32,7 +34,8 @@ __all__ = ["Report", "collect"]
 #: Columns of the page's table of runs, out of runs_raw.
 RUN_COLUMNS = (
     "task", "condition", "run", "outcome", "success", "correctness", "cost_usd", "tool_calls", "turns", "total_tokens",
-    "wall_s", "search_context_calls", "search_context_before_query", "entries_returned_names", "entries_used_names",
+    "wall_s", "search_context_calls", "search_context_before_query", "entries_returned", "entries_used",
+    "entries_returned_names", "entries_used_names",
     "unauthorized_rows", "duplicate_rows", "failure", "failure_detail",
     "error_class", "error", "answer_flags", "hit_turn_cap", "model_retries", "started_at", "resolved_model",
 )  # fmt: skip
@@ -71,6 +74,8 @@ def collect(
     elif runs is None:
         table = out / "runs_raw.csv"
         if not table.is_file():
+            if notes:
+                raise ConfigError(f"{out}: none of its records can be shown: {notes[0]}")
             raise ConfigError(f"{out}: holds neither records (runs/*.json) nor a runs_raw.csv; name a session's folder")
         runs = aggregate.read_runs_raw(table)
     rows = aggregate.plain_rows(runs)
@@ -112,6 +117,8 @@ def collect(
         "cells": cells,
         "runs": _runs(rows, names, documents),
         "effects": _effects(out / "effects.csv", names),
+        "arms": _arms(rows),
+        "adoption": _adoption(runs, rows, names),
         "has_conversations": bool(documents),
     }
     return Report(page, conversations)
@@ -146,6 +153,7 @@ def _detail(record: Mapping[str, Any], score: Score | None, comparison: Comparis
     return {
         "record": {name: record[name] for name in _RECORD_FIELDS if record.get(name) not in (None, [], "")},
         "answer": record.get("final_answer"),
+        "searches": [call.get("entries") for call in record.get("trace") or () if adoption.is_search(call.get("tool"))],
         "score": None if score is None else score.to_json(),
         "match": None if score is None else comparison.of(record),
     }
@@ -209,6 +217,10 @@ def _group(group: summary.Group) -> dict[str, Any]:
             for condition, sides in group.others
         ],
         "findings": summary.findings(group),
+        "unauthorized": [
+            None if side is None else side.unauthorized_rows
+            for side in ((group.pooled.raw, group.pooled.context) if group.pooled is not None else ())
+        ],
     }
 
 
@@ -262,3 +274,56 @@ def _value(name: str, cell: str | None) -> Any:
     except ValueError:
         return None
     return number if abs(number) < float("inf") else None
+
+
+#: What arms are compared by: a column of runs_raw and its statistic, both with honest intervals at few runs.
+_ARM_FIGURES = (("success", "rate"), ("correctness", "mean"))
+_ARM_COLUMNS = ("reference", "from_condition", "to_condition", "task", "metric", "statistic", "difference", "low",
+                "high", "value_from", "value_to", "cells")  # fmt: skip
+
+
+def _arms(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """What each condition beside the contract's two changes against either of them, over all tasks (task None) and for
+    each; None without such a condition. The intervals are those of effects.csv."""
+    from pytest_ctxbench.effects.table import one_effect
+
+    sides: defaultdict[tuple[bool, str, str | None], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        for task in (None, row["task"]):
+            sides[bool(row["reference"]), row["condition"], task].append(row)
+    lines: list[list[Any]] = []
+    for (reference, arm, task), own in sides.items():
+        if arm in CONDITIONS:
+            continue
+        for base in CONDITIONS:
+            both = [*sides.get((reference, base, task), ()), *own]
+            for metric, statistic in _ARM_FIGURES:
+                found = one_effect(both, (base, arm), metric, statistic)
+                if found is not None and found.get("difference") is not None:
+                    line = {**found, "reference": reference, "from_condition": base, "to_condition": arm, "task": task,
+                            "metric": metric, "statistic": statistic}  # fmt: skip
+                    lines.append([line.get(name) for name in _ARM_COLUMNS])
+    return {"columns": _ARM_COLUMNS, "rows": lines} if lines else None
+
+
+def _adoption(runs: pd.DataFrame, rows: Sequence[dict[str, Any]], names: Mapping[Any, str]) -> dict[str, Any] | None:
+    """Use of search_context as `adoption.table` has it, with the name that the page shows (`agent`); `overall` are rows
+    over all tasks, `everybody` those over all models. None where no run was offered the search."""
+    lines = aggregate.builtin_rows(adoption.table(runs))
+    if not lines:
+        return None
+    agents = {(row["shown_model"], row["effort"], row["provider"]): names[row["model"], row["effort"], row["provider"]]
+              for row in rows}  # fmt: skip
+    columns = [name for name in adoption.COLUMNS if name not in ("model", "effort", "provider")]
+    return {
+        "note": adoption.NOTE,
+        "table": {
+            "columns": ["agent", "overall", "everybody", *columns],
+            "rows": [
+                [agents.get((line["model"], line["effort"], line["provider"]), line["model"]),
+                 line["task"] == adoption.ALL_TASKS, line["model"] in (adoption.ALL_MODELS, adoption.ALL_REFERENCE),
+                 *(line[name] for name in columns)]
+                for line in lines
+            ],
+        },
+    }  # fmt: skip
