@@ -393,7 +393,9 @@ class _Reader:
     def _model(self, model_id: str, entry: dict[str, Any], services: Mapping[str, Service]) -> Model:
         where = f"models ({model_id})"
         self.known(entry, self.MODEL_KEYS, where)
-        if model_id.endswith("latest"):
+        if model_id != model_id.strip():
+            raise self.fail(where, "the id begins or ends with a blank; take it out")
+        if model_id.lower().endswith("latest"):
             raise self.fail(where, "floating ids (ending in 'latest') are refused; name a fixed version")
         service = None
         if entry.get("service") is not None:

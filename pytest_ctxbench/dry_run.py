@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .entries import DEFAULT_SET
-from .errors import CtxbenchError
+from .errors import CtxbenchError, VerifierError
 from .loop_thread import LoopThread, run_once
 from .plan import PlannedRun
+from .services import make_verifier
 
 if TYPE_CHECKING:
     from .estimate import Estimate
+    from .services import Services
     from .session import BenchSession
 
 __all__ = ["dry_run"]
@@ -153,6 +155,23 @@ def _probe_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list
                 lines.append(f"  toolset {name}: FAILED: {difference}")
             else:
                 lines.append(f"  toolset {name}: ok, {len(result.tools)} tools, {result.ms:.0f} ms")
+        if services.kind != "local":
+            shown, right = loop.run(_look(session, services))
+            lines.append(shown)
+            ok = ok and right
     finally:
         loop.close()
     return lines, ok
+
+
+async def _look(session: BenchSession, services: Services) -> tuple[str, bool]:
+    """What the verifier will need, read and not changed."""
+    verifier = make_verifier(services, session.settings.layout.data, session.settings.env)
+    try:
+        waiting, _ = await verifier.look()
+    except VerifierError as error:
+        return f"  verifier: FAILED: {error}", False
+    finally:
+        await verifier.close()
+    held = f", which holds {waiting} rows that the first a1 run removes" if waiting else ""
+    return f"  verifier: ok, the source tables are the dataset's and the queue can be read{held}", True

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
+import os
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -26,10 +29,12 @@ if TYPE_CHECKING:
     from .services import Services
     from .verifier import Verifier
 
-__all__ = ["Executor", "Queue"]
+__all__ = ["PREFLIGHT_DONE", "Executor", "Queue"]
 
 #: A file of the session's folder: the source tables were counted and right, and nothing has landed in them since.
 SOURCES_RIGHT = "sources.right"
+#: Another: the queue could be read and emptied once.
+PREFLIGHT_DONE = "preflight.done"
 #: How the embedded endpoint names itself over MCP.
 EMBEDDED = "ctxbench"
 
@@ -108,8 +113,16 @@ class Executor:
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
-        """Hold `name` against every other process of the session, however items were scheduled."""
-        with open(self._folder / f"{name}.lock", "a") as file:
+        """Hold `name` against every other process of the session, however items were scheduled; that of a live service
+        against every session of this machine, since they all write to the one queue."""
+        live = self.services.kind != "local"
+        path = self._queue_lock(name) if live else self._folder / f"{name}.lock"
+        try:
+            # Without O_CREAT first: a shared temporary folder may refuse it for a file of another user.
+            file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
+        try:
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,6 +131,15 @@ class Executor:
                     self._check()
                     time.sleep(0.02)
             yield
+        finally:
+            os.close(file)
+
+    def _queue_lock(self, name: str) -> Path:
+        from .systems import system_tables
+
+        queue = next(table.name for table in system_tables(self._env) if table.is_queue)
+        of_service = hashlib.sha256(f"{self.services.api_url} {queue} {name}".encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"ctxbench-queue-{of_service}.lock"
 
     def verifier(self) -> Verifier:
         """The process's own, made at its first use."""
@@ -133,7 +155,7 @@ class Executor:
 
     async def _reset_queue(self, verifier: Verifier) -> Queue:
         # Once per session, not per worker: the marker stands in the session's folder.
-        marker = self._folder / "preflight.done"
+        marker = self._folder / PREFLIGHT_DONE
         if not marker.exists():
             await verifier.preflight()
             marker.touch()

@@ -15,8 +15,8 @@ __all__ = ["Holds"]
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """`kind` says what is held: disk and account (everything), sources (everything on a live endpoint), model, toolset;
-    `name` which model or toolset."""
+    """`kind` says what is held: disk and account (everything), sources (everything on a live endpoint), queue (write
+    tasks), model, toolset; `name` which model or toolset."""
 
     folder: Path
 

@@ -113,6 +113,8 @@ class Target:
             raise ValueError("is not a URL") from None
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ValueError("is not an http:// or https:// URL")
+        if parsed.port is not None and not 0 < parsed.port < 65_536:
+            raise ValueError(f"has the port {parsed.port}, which is none")
         if not user and not password:
             user, password = parsed.username, parsed.password
         return cls(str(parsed.copy_with(userinfo=b"", fragment=None)), user, password)

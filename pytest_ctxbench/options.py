@@ -190,7 +190,7 @@ def read_env(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
     values: dict[str, str] = {}
     if path.is_file():
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8-sig").splitlines()  # editors on Windows write a mark first
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
                 f"{path}: cannot be read ({type(error).__name__}); it must be a UTF-8 text file"

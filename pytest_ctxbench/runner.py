@@ -14,7 +14,7 @@ from .agent.loop import run_conversation
 from .agent.types import Conversation, ToolOutcome
 from .config import Bench
 from .entries import Entry, load_set
-from .errors import ConfigError, HarnessError, VerifierError
+from .errors import BudgetExhausted, ConfigError, HarnessError, VerifierError
 from .mcp_session import McpSession, repeatable_tool
 from .plan import PlannedRun
 from .records import SCHEMA_VERSION
@@ -88,8 +88,8 @@ async def execute(
 
     `verifier` and `source_counts` (rows of each source table before) are given for write tasks, whose queue was reset
     before. A `HarnessError` ends in a record with `error`
-    and `error_class` that keeps all that was measured. Raises `BudgetExhausted` (nothing to store; what was spent is
-    settled) and whatever stops the process.
+    and `error_class` that keeps all that was measured, and so does a run that the budget ended midway (class budget).
+    Raises `BudgetExhausted` when not even its first call is within the budget and whatever stops the process.
     """
     key, model, bench = planned.key, planned.model, context.bench
     task = bench.tasks[key.task]
@@ -124,6 +124,10 @@ async def execute(
             )
         except HarnessError as raised:
             error = raised
+        except BudgetExhausted as raised:
+            if not conversation.spent_at_most_usd:
+                raise
+            error = HarnessError(str(raised), error_class="budget")  # what was spent must be on record
         wall_s = time.perf_counter() - started
         if verifier is not None and before is not None:
             try:

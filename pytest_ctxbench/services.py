@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config import Bench
 from .entries import DEFAULT_SET
-from .errors import HarnessError
+from .errors import ConfigError, HarnessError
 from .options import Settings
 from .store import write_atomically
 
@@ -150,7 +150,19 @@ def local_services(urls: Mapping[str, str | None], secrets: LocalSecrets) -> Ser
 
 
 def live_services(env: Mapping[str, str], emulator: str | None = None) -> Services:
-    """Connect AI by the environment (design 9), where the URLs can be overridden."""
+    """Connect AI by the environment (design 9), where the URLs can be overridden.
+
+    Raises `ConfigError` naming a variable with an unusable URL.
+    """
+    from .http_client import Target
+
+    for name in ("CDATA_MCP_URL", "CDATA_API_URL"):
+        try:
+            target = Target.of(env.get(name) or LIVE_API_URL, "user", "password")
+        except ValueError as error:
+            raise ConfigError(f"{name} {error}; set it to something like https://host/api, or leave it out") from None
+        if "?" in target.url:
+            raise ConfigError(f"{name} has a query (?...); leave it out, the session adds its own")
     return Services(
         kind="connect-ai",
         mcp_url=(env.get("CDATA_MCP_URL") or LIVE_MCP_URL).rstrip("/"),

@@ -26,13 +26,22 @@ from .budget import Budget
 from .config import Bench, load_bench
 from .entries import load_set
 from .errors import BudgetExhausted, ConfigError, CtxbenchError, EndpointError, HarnessError, VerifierError
+from .executor import PREFLIGHT_DONE
 from .fingerprint import fingerprints
 from .holds import Holds
 from .options import Settings, resolve
 from .plan import Plan, PlannedRun, build_plan
 from .record_view import RunResult
 from .records import RunKey
-from .services import LocalSecrets, LocalServices, Services, live_services, local_services, wait_for_services
+from .services import (
+    LocalSecrets,
+    LocalServices,
+    Services,
+    live_services,
+    local_services,
+    make_verifier,
+    wait_for_services,
+)
 from .store import RecordStore, process_is_alive
 from .verified_prices import VerifiedPrices
 
@@ -180,6 +189,7 @@ class BenchSession:
         if not planned:
             return
         try:
+            self._check_live()
             _ = self.context  # rubric, goldens, entries: what is wrong with them is one line now, not one per run
             for run in planned:
                 if (run.key.task, run.key.condition) not in self.fingerprints:
@@ -227,6 +237,12 @@ class BenchSession:
                 and (p.model.key_env is None or self.settings.env.get(p.model.key_env))
             }.values()
         )
+
+    def _check_live(self) -> None:
+        """What is wrong with names and URLs of a live service is one line now, not one for each run. No request."""
+        if self.settings.endpoint != "local":
+            services = live_services(self.settings.env)
+            make_verifier(services, self.settings.layout.data, self.settings.env)
 
     def _take_lock(self) -> None:
         try:
@@ -355,6 +371,8 @@ class BenchSession:
         model = planned.model
         if model.key_env and not self.settings.env.get(model.key_env):
             pytest.skip(f"{model.key_env} is not set")
+        if planned.exclusive and (reason := self.holds.reason("queue")) is not None:
+            pytest.skip(f"left pending: {reason}")
         if self.holds.reason("disk") is not None or shutil.disk_usage(self.settings.out).free < ROOM_FOR_A_RUN:
             pytest.skip(f"left pending: no room in {self.settings.out}")
         if (reason := self.holds.reason("account")) is not None:
@@ -384,6 +402,10 @@ class BenchSession:
             )
         except BudgetExhausted as error:
             pytest.skip(f"left pending: {error}")
+        if record["error_class"] == "budget":
+            # What its first calls cost is on record; the next session begins it anew.
+            self.store.save(planned.key, record, transcript)
+            pytest.skip(f"left pending: {record['error']}")
         try:
             self.store.save(planned.key, record, transcript)
         except HarnessError:
@@ -453,9 +475,13 @@ class BenchSession:
         return report
 
     def _note_error(self, report: pytest.TestReport, error: HarnessError) -> None:
-        vars(report)["ctxbench_error"] = error.error_class
+        vars(report)["ctxbench_error"] = [error.error_class, str(error)]
         if error.error_class in ("mcp_auth", "verifier_auth"):
             self.holds.put("account", reason=str(error))
+
+    @property
+    def _queue_was_ready(self) -> bool:
+        return self.settings.endpoint == "local" or (self.folder / PREFLIGHT_DONE).exists()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not self.is_main:
@@ -469,8 +495,12 @@ class BenchSession:
             if not rerun:
                 self._measured += 1
                 self.config.hook.pytest_ctxbench_record(record=measured, config=self.config)
-        if (error_class := getattr(report, "ctxbench_error", None)) and not rerun:
+        if (error := getattr(report, "ctxbench_error", None)) and not rerun:
+            error_class, text = error
             self._reasons[report.nodeid] = f"ended in an error ({error_class})"
+            if error_class in ("verifier_read", "verifier_reset") and not self._queue_was_ready:
+                # Before the first a1 run: without the queue, or the right to empty it, no other run can start either.
+                self.holds.put("queue", reason=text)
         if report.skipped and isinstance(report.longrepr, tuple):
             self._reasons[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
 
@@ -605,7 +635,7 @@ class BenchSession:
 
     def _leave_an_empty_queue(self) -> None:
         """Once more after the last write run of a live service; the embedded one ends with the session."""
-        if self.settings.endpoint == "local" or not (self.folder / "preflight.done").exists():
+        if self.settings.endpoint == "local" or not (self.folder / PREFLIGHT_DONE).exists():
             return
         executor = self.executor()
         try:

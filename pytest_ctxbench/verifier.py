@@ -130,6 +130,14 @@ class Verifier:
                 "set REVIEW_QUEUE_TABLE to the queue"
             )
 
+    async def look(self) -> tuple[int, dict[str, int]]:
+        """(rows waiting in the queue, rows in each source table), without changing anything. Raises `VerifierError`
+        (verifier_read, verifier_auth, verifier_sources)."""
+        waiting = await self._queue_count()
+        counts = await self.source_counts()
+        await self.check_sources(counts)
+        return waiting, counts
+
     async def preflight(self) -> Preflight:
         """Prove that the queue can be read and emptied and that the source tables are as the dataset has them.
 

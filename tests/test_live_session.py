@@ -143,3 +143,80 @@ def test_what_a_killed_session_spent_counts_for_the_next(tmp_path: Path):
     assert not ledger.exists()
     outcome = bench(*arguments, "--ctx-runs", "1")
     assert "interrupted session" not in outcome.out
+
+
+def test_two_sessions_share_the_one_queue_of_a_service(tmp_path: Path, served: EndpointProcess):
+    """Their output folders differ, their queue does not: without a lock of the machine's they would mix their rows."""
+    arguments = [*LIVE[:-1], "3", "--tb=no", "--ctx-task", "a1", "--ctx-condition", "baseline_context",
+                 "--ctx-model", "reference-careful"]  # fmt: skip
+    processes = [
+        subprocess.Popen(
+            command(*arguments, "--ctx-out", tmp_path / name),
+            cwd=ROOT,
+            env=environment(**account(served)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )  # fmt: skip
+        for name in ("one", "two")
+    ]
+    for process in processes:
+        out, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, out
+    for name in ("one", "two"):
+        assert [row["outcome"] for row in rows(tmp_path / name / "runs_raw.csv")] == ["clean"] * 3
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"CDATA_API_URL": "127.0.0.1/api"}, "CDATA_API_URL is not"),
+        ({"CDATA_MCP_URL": "http://127.0.0.1:99999/mcp"}, "CDATA_MCP_URL has the port 99999, which is none"),
+        ({"CDATA_MCP_URL": "http://127.0.0.1:1/mcp?ops=get_tables"}, "CDATA_MCP_URL has a query"),
+        ({"CDATA_CRM_CATALOG": "a]b"}, "CDATA_CRM_CATALOG"),
+        ({"REVIEW_QUEUE_TABLE": "Warehouse_System.WH_DATA.DIM_ACCOUNT"}, "is one of the source tables"),
+        ({"REVIEW_QUEUE_TABLE": "REVIEW_QUEUE"}, "write it as Catalog.Schema.Table"),
+    ],
+)
+def test_wrong_names_and_urls_are_one_line_at_the_start(tmp_path: Path, env: dict[str, str], said: str):
+    base = {"CDATA_EMAIL": USER, "CDATA_ACCESS_TOKEN": PASSWORD, "CDATA_API_URL": "http://127.0.0.1:1/api",
+            "CDATA_MCP_URL": "http://127.0.0.1:1/mcp"}  # fmt: skip
+    outcome = bench(*LIVE, "--ctx-model", "reference-careful", "--ctx-out", tmp_path, **{**base, **env})
+    assert outcome.status == 4, outcome.out
+    (line,) = [line for line in (outcome.out + outcome.err).splitlines() if line.startswith("ERROR")]
+    assert said in line
+    assert "Traceback" not in outcome.out + outcome.err
+
+
+def test_a_queue_that_is_not_there_is_found_by_the_dry_run_and_holds_the_write_task(
+    tmp_path: Path, served: EndpointProcess
+):
+    env = account(served, REVIEW_QUEUE_TABLE="Warehouse_System.WH_DATA.NOPE")
+    arguments = (*LIVE, "--ctx-model", "reference-careful", "--ctx-model", "reference-guessing", "--ctx-out", tmp_path)
+    plan = bench(*[a for a in arguments if a != "-q"], "--collect-only", **env)
+    assert plan.status == 1
+    assert "verifier: FAILED: Warehouse_System.WH_DATA.NOPE cannot be read" in plan.out
+    outcome = bench(*arguments, **env)
+    counts = outcome.counts()
+    assert (counts["error"], counts["skipped"]) == (1, 3), outcome.out
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 8
+    good = bench(*[a for a in arguments if a != "-q"], "--collect-only", **account(served))
+    assert "verifier: ok, the source tables are the dataset's and the queue can be read" in good.out
+    assert good.status == 0
+
+
+def test_what_a_run_spent_before_the_budget_ended_it_is_on_record(tmp_path: Path):
+    arguments = ("--ctx-local", "-q", "--tb=no", "--ctx-runs", "1", "--ctx-model", "reference-looping", "--ctx-task",
+                 "r1", "--ctx-condition", "baseline", "--ctx-out", tmp_path)  # fmt: skip
+    # The first calls fit in, with the worst case of one more; forty turns do not.
+    outcome = bench(*arguments, "--ctx-budget", "0.0105")
+    assert outcome.counts() == {"skipped": 1}, outcome.out
+    (record,) = [json.loads(p.read_bytes()) for p in (tmp_path / "runs").glob("*.json")]
+    assert (record["error_class"], record["score"]) == ("budget", None)
+    assert 0 < record["cost_usd"] < 0.0105
+    assert "budget 1" in outcome.out
+    again = bench(*arguments)
+    assert again.counts() == {"failed": 1}
+    (row,) = rows(tmp_path / "runs_raw.csv")
+    assert float(row["earlier_attempts_cost_usd"]) == pytest.approx(record["cost_usd"])
+    assert row["failure"] == "turn_cap"
