@@ -47,6 +47,9 @@ for row in careful:
     else:
         assert row["success"] == "False", where
 
+wavering = [c for c in cells if c["model"] == "Wavering" and c["condition"] == "baseline_context"]
+assert {c["bimodal"] for c in wavering} == {"True"}, "the agent that succeeds in some of its runs"
+
 cases = ET.parse(out / "junit.xml").getroot().iter("testcase")  # noqa: S314 - our own file
 assert len({(c.get("classname"), c.get("name")) for c in cases}) == len(planned), "testcases in the JUnit XML"
 assert (out / "summary.md").read_text(encoding="utf-8").strip(), "summary.md is empty"

@@ -322,9 +322,9 @@ def _of_runs(measured: int, total: int) -> str:
 
 def _total(rows: Sequence[Mapping[str, Any]], conditions: Sequence[str], planned: Planned) -> int:
     """Planned runs over all cells; as many as there are different runs where no plan is given."""
-    if isinstance(planned, Mapping):
-        return sum(number for key, number in planned.items() if key[4] in conditions)
     cells: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    if isinstance(planned, Mapping):
+        cells = {tuple(key): [] for key in planned if key[4] in conditions}
     for row in rows:
         cell = (row["task"], row["model"], row["effort"], row["provider"])
         for condition in conditions:

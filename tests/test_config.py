@@ -187,3 +187,16 @@ def test_an_unknown_price_list_is_refused(tmp_path: Path):
     )
     with pytest.raises(ConfigError, match=r"services.a.prices: must be one of together, xai; it is 'web'"):
         load_bench(path, Layout(ROOT))
+
+
+@pytest.mark.parametrize("floating", ["gpt-6-latest", "Mistral-Large-LATEST", "some:Latest"])
+def test_floating_ids_are_refused_in_any_case(project: Path, floating: str):
+    edit(project, "{id: grok-4.3,", f"{{id: '{floating}',")
+    with pytest.raises(ConfigError, match="floating ids"):
+        read(project)
+
+
+def test_an_id_with_outer_blanks_is_refused(project: Path):
+    edit(project, "{id: grok-4.3,", "{id: 'grok-4.3 ',")
+    with pytest.raises(ConfigError, match="begins or ends with a blank"):
+        read(project)

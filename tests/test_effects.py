@@ -568,6 +568,28 @@ def test_a_plan_by_cell_lists_what_has_not_run() -> None:
     assert one(found, model="m")["missing_from"] == 1
 
 
+def test_a_plan_smaller_than_the_table_hides_nothing() -> None:
+    """Runs of an earlier, larger plan: none of them is missing, and those without a score still are."""
+    before = [*outcomes(2, 6), None]
+    for planned in (3, {("r1", "m", "medium", "openai", c): 3 for c in CONDITIONS}):
+        found = rows_of(cell(before, outcomes(4, 4)), planned=planned)
+        row = one(found)
+        assert (row["n_from"], row["missing_from"], row["missing_to"]) == (6, 1, 0)
+        assert (row["worst_from"], row["best_from"]) == (pytest.approx(2 / 7), pytest.approx(3 / 7))
+        assert one(found, statistic="pass^6")["value_from"] == 0
+
+
+def test_cells_outside_a_plan_keep_their_errors() -> None:
+    """A session of one model over a folder that holds others: their runs that ended in an error are still missing."""
+    failed = run(5, model="other", condition="baseline", error="HTTP 503")
+    rows = [*cell(outcomes(2), outcomes(5)), *cell(outcomes(1, 4), outcomes(5), model="other"), failed]
+    planned = {("r1", "m", "medium", "openai", c): 5 for c in CONDITIONS}
+    for plan in (planned, None):
+        row = one(rows_of(rows, planned=plan), model="other")
+        assert (row["missing_from"], row["errors_from"]) == (1, 1)
+        assert (row["worst_from"], row["best_from"]) == (pytest.approx(0.2), pytest.approx(0.4))
+
+
 # ---------------------------------------------------------------- properties and hostile tables
 
 

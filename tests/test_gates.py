@@ -165,6 +165,10 @@ def test_planned_runs_count_as_missing() -> None:
     found = result("baseline_context.missing==0", planned=plan)
     assert (found.value, found.passed) == (16, False)
     assert result("r1.baseline_context.missing{model=m}==0", planned=plan).passed
+    # A cell with more runs than planned makes up for no other cell.
+    plan[("r1", "m", "medium", "openai", "baseline_context")] = 1
+    assert result("baseline_context.missing==0", planned=plan).value == 16
+    plan[("r1", "m", "medium", "openai", "baseline_context")] = 5
     nothing = result("baseline_context.missing==0", [], plan)
     assert (nothing.value, nothing.passed) == (30, False)
 

@@ -157,7 +157,7 @@ def test_two_sessions_share_the_one_queue_of_a_service(tmp_path: Path, served: E
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-        )  # fmt: skip
+        )
         for name in ("one", "two")
     ]
     for process in processes:

@@ -11,6 +11,7 @@ import asyncio
 import csv
 import inspect
 import re
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from scipy import stats
 
 from pytest_ctxbench.config import load_bench
 from pytest_ctxbench.entries import load_entries
@@ -345,6 +347,43 @@ def test_guessing_answers_and_is_wrong(bench: Bench, task: str, context: bool):
     assert not any("search" in call.tool for call in done.calls)
     assert 0 < done.score.correctness < 60
     assert done.score.outcome == ("unsafe" if task == "a1" else "wrong_answer")
+
+
+def run_name(model: str, condition: str, run: int, task: str) -> str:
+    """As the executor spells it, with an attempt's number and a random suffix."""
+    return f"{model}-medium-{condition}-run{run}-{task}-{secrets.randbelow(9) + 1}-{secrets.token_hex(4)}"
+
+
+def test_wavering_holds_its_rate_over_many_runs():
+    wavering = PERSONAS["reference-wavering"]
+    names = [
+        run_name("reference-wavering", condition, k, task)
+        for condition in ("baseline", "baseline_context")
+        for task in ("r1", "r2", "a1")
+        for k in range(1, 501)
+    ]
+    careful = [wavering.policy_in(name) is wavering.policy for name in names]
+    assert stats.binomtest(sum(careful), len(names), wavering.rate).pvalue > 0.01
+    # No run follows from the one before it, nor one condition from the other.
+    followed = [careful[i + 1] for i in range(len(names) - 1) if careful[i]]
+    assert stats.binomtest(sum(followed), len(followed), wavering.rate).pvalue > 0.01
+    both = sum(a == b for a, b in zip(careful[:1500], careful[1500:], strict=True))
+    assert stats.binomtest(both, 1500, wavering.rate**2 + (1 - wavering.rate) ** 2).pvalue > 0.01
+
+
+def test_wavering_does_the_same_in_every_attempt_and_session():
+    wavering = PERSONAS["reference-wavering"]
+    for k in range(1, 21):
+        attempts = [run_name("reference-wavering", "baseline", k, "r1") for _ in range(5)]
+        assert len({wavering.policy_in(name) for name in attempts}) == 1
+    # Runs that differ only behind the last hyphen are different runs.
+    assert len({wavering.policy_in(f"reference-wavering-medium-baseline-run1-t{k}") for k in range(20)}) == 2
+
+
+def test_all_others_have_one_policy():
+    for name, persona in PERSONAS.items():
+        policies = {persona.policy_in(run_name(name, "baseline", k, "r1")) for k in range(1, 51)}
+        assert len(policies) == (2 if name == "reference-wavering" else 1), name
 
 
 def test_looping_never_ends(bench: Bench):

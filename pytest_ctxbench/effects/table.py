@@ -186,13 +186,17 @@ _Key = tuple[str, str, str | None, str | None]
 
 
 def planned_runs(planned: Planned, key: _Key, condition: str, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Planned runs of one condition of a cell, `rows` being all its rows, those that ended in an error included."""
-    if isinstance(planned, int):
-        return planned
-    if planned is not None:
-        return planned.get((*key, condition), 0)
-    numbered = {row["run"] for row in rows if row["run"] is not None}
+    """Planned runs of one condition of a cell, `rows` being all its rows, those that ended in an error included.
+
+    Never fewer than were measured, as a table can hold runs of an earlier, larger plan; what a plan by cell does not
+    list is as if there were no plan.
+    """
     measured = sum(not row["ended_in_error"] for row in rows)
+    if isinstance(planned, int):
+        return max(planned, measured)
+    if planned is not None and (*key, condition) in planned:
+        return max(planned[(*key, condition)], measured)
+    numbered = {row["run"] for row in rows if row["run"] is not None}
     return max(len(numbered), measured) if numbered else len(rows)
 
 

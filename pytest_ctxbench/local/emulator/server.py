@@ -70,8 +70,9 @@ class Api(Protocol):
 
 @dataclass(slots=True)
 class _Run:
-    """What a run has met so far."""
+    """What a run has met so far, by the name in its URL."""
 
+    name: str
     requests: int = 0
     faults: deque[Fault | None] = field(default_factory=deque)
     script: tuple[Move, ...] = ()
@@ -84,7 +85,7 @@ class _Runs:
         self._runs: OrderedDict[str, _Run] = OrderedDict()
 
     def get(self, name: str) -> _Run:
-        run = self._runs.setdefault(name, _Run())
+        run = self._runs.setdefault(name, _Run(name))
         self._runs.move_to_end(name)
         while len(self._runs) > MAX_RUNS:
             self._runs.popitem(last=False)
@@ -207,7 +208,7 @@ class _Service:
         asked = api.read(incoming, persona.traits if persona is not None else Traits())
         if persona is None:
             raise api.unknown_model(model)
-        output = api.write(asked, next_move(persona.policy, asked.view))
+        output = api.write(asked, next_move(persona.policy_in(run.name), asked.view))
         spent = api.spent(asked, output)
         window = persona.traits.context_window
         if spent.prompt > window:
