@@ -112,6 +112,11 @@ class RestClient:
         """Where the client connects to, as messages show it."""
         return self._target.shown.rstrip("/")
 
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that one request may take."""
+        return self._timeout_s
+
     async def query(
         self,
         sql: str,
@@ -289,7 +294,7 @@ class RestClient:
         if error:
             code = str(error.get("code") or "ERROR") if isinstance(error, dict) else "ERROR"
             message = (error.get("message") or code) if isinstance(error, dict) else error
-            raise StatementError(self._target.redact(f"{self.shown}: {code}: {message}"), code=code)
+            raise StatementError(self._plain(f"{self.shown}: {code}: {message}"), code=self._plain(code))
         if status >= 400:
             raise self._fault(f"HTTP {status} for {path}{self._detail(response)}; check the API's base URL")
         if not isinstance(payload, dict):
@@ -302,9 +307,7 @@ class RestClient:
         if not isinstance(entry, dict):
             raise self._fault("a result is not an object")
         if entry.get("error"):
-            raise StatementError(
-                self._target.redact(f"{self.shown}: {json.dumps(entry['error'])[:500]}"), code="RESULT_ERROR"
-            )
+            raise StatementError(self._plain(f"{self.shown}: {json.dumps(entry['error'])[:500]}"), code="RESULT_ERROR")
         columns = [str(c.get("columnName")) if isinstance(c, dict) else str(c) for c in entry.get("schema") or []]
         rows = entry.get("rows") or []
         if not isinstance(rows, list) or any(not isinstance(row, list) or len(row) != len(columns) for row in rows):
@@ -329,4 +332,9 @@ class RestClient:
         return f" ({text})" if text else ""
 
     def _fault(self, problem: str) -> VerifierError:
-        return VerifierError(self._target.redact(f"REST API {self.shown}: {problem}"), error_class="verifier_read")
+        return VerifierError(self._plain(f"REST API {self.shown}: {problem}"), error_class="verifier_read")
+
+    def _plain(self, text: str) -> str:
+        """A stranger's words as a terminal can show them: one line, nothing but printable characters, no secret."""
+        line = " ".join(self._target.redact(text).split())
+        return "".join(c if c.isprintable() else "?" for c in line)

@@ -138,6 +138,7 @@ def _probe_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list
         name, ops = bench.toolset(p.key.task, p.key.condition)
         entries = bench.conditions[p.key.condition].entries if "search_context" in ops else DEFAULT_SET
         offers[name if entries == DEFAULT_SET else f"{name} over {entries}"] = (ops, entries)
+    session.check_live()
     services = session.services()
     loop = LoopThread()
     ok = True

@@ -3,7 +3,9 @@
 A table is compared with its CSV cell by cell, in canonical forms, because drivers give dates, timestamps and decimals
 back in many ways. A load reads every table of the system first and inserts nothing when one of them holds anything
 but rows of the dataset. Then it inserts the rows whose keys are missing, in batches; a batch whose answer was lost may
-have taken effect, so that the table is read again and never the batch repeated. That is also all there is to resuming.
+have taken effect, so that the table is read again and never the batch repeated. That is also all there is to resuming,
+but for a load that was killed with a batch on its way: the next one waits for what that batch may still do
+(`load_lock`). Loads on two machines at the same time cannot be kept apart; rows that they double are found at the end.
 
 The CRM comes in two layouts, told apart by the columns of its Contact:
 
@@ -20,6 +22,8 @@ import asyncio
 import csv
 import hashlib
 import re
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -29,6 +33,7 @@ from typing import Any
 from .connect_ai import RestClient, StatementError, UnknownOutcome
 from .dataset import KINDS, TABLES, kind_error, parse_date, parse_whole, read_rows
 from .errors import ConfigError, VerifierError
+from .load_lock import Journal, SentBatch, exclusive_load
 from .systems import SystemTable, system_tables
 
 __all__ = ["CONTACT_KEY", "Progress", "TableState", "canonical", "load_system", "table_state"]
@@ -41,6 +46,11 @@ _PAGE_ROWS = 50_000
 #: Batches in a row that may be lost before the load gives up.
 _MAX_LOSSES = 4
 _SETTLE_READS = 20
+#: While a batch of a killed load is waited for, the pause between two looks grows to so many times the first.
+_SLOWEST_LOOK = 10
+#: Keys in one statement, as in `verifier`.
+_KEYS_AT_ONCE = 200
+_SHOWN_STATEMENTS = 3
 #: CData's number for VARCHAR; drivers turn text into the column's type.
 _TEXT_PARAMETER = 5
 _QUEUE_COLUMNS = ("ID", "ACCOUNT_NAME", "REASON", "QUEUED_AT")
@@ -58,6 +68,7 @@ class TableState:
     with other contents, a second row of one key; for the queue every row. `example` describes one of them.
     `error`: why the table cannot be read, in the service's words; all counts but `expected` are 0 then.
     `checksum` and `expected_checksum`: SHA-256 over the canonical rows of the table and of the CSV.
+    `statements`: what would remove every row of the keys of the CSV that occur more than once. Nothing executes them.
     """
 
     table: SystemTable
@@ -69,6 +80,20 @@ class TableState:
     error: str | None = None
     checksum: str = ""
     expected_checksum: str = ""
+    statements: tuple[str, ...] = ()
+
+    @property
+    def removal(self) -> str:
+        """What removes the doubled rows, for the end of a message; "" when there are none."""
+        if not self.statements:
+            return ""
+        steps = list(self.statements[:_SHOWN_STATEMENTS])
+        if len(self.statements) > len(steps):
+            steps.append(f"... and {len(self.statements) - len(steps)} more statements like it")
+        return (
+            f"; to remove what is doubled, run {'; '.join(steps)}; then run the same command again, it adds these rows "
+            "once"
+        )
 
     @property
     def complete(self) -> bool:
@@ -95,19 +120,36 @@ async def load_system(
     *,
     batch: int,
     progress: Progress,
+    notice: Callable[[str], None] = lambda _: None,
     settle_s: float = 1.0,
 ) -> list[TableState]:
     """Insert what is missing in the tables of `system` (crm, warehouse, itsm), `batch` rows a request, and read all of
     it again; gives what each table is then.
 
     `settle_s`: pause between two counts that must agree before a table that something may still write to is trusted.
-    Raises `ConfigError` when a table cannot be read or holds other rows (nothing has been inserted then) and
-    `VerifierError` when the service fails; the same call goes on later.
+    `notice` gets a line when the load waits for a batch of one that was killed. Two machines are not kept apart.
+    Raises `ConfigError` when another load of these tables runs on this machine, or a table cannot be read or holds
+    other rows (nothing has been inserted then), and `VerifierError` when the service fails; the same call goes on
+    later.
     """
     tables = [table for table in system_tables(env) if table.system == system]
+    with exclusive_load(rest.shown, [table.shown for table in tables if not table.is_queue]) as journal:
+        await _wait_for_sent(rest, tables, data, journal, notice, settle_s)
+        return await _load(rest, tables, data, batch, progress, journal, settle_s)
+
+
+async def _load(
+    rest: RestClient,
+    tables: Sequence[SystemTable],
+    data: Path,
+    batch: int,
+    progress: Progress,
+    journal: Journal,
+    settle_s: float,
+) -> list[TableState]:
     found = [await _examine(rest, table, data) for table in tables]
     for index, one in enumerate(found):
-        if one.state.right and one.missing:  # an interrupted load's last batch may still be on its way
+        if one.missing:  # something may still write to it, and be it to an empty table
             found[index] = await _settled(rest, one, data, settle_s)
     for one in found:
         _require_usable(one.state, "nothing was inserted")
@@ -116,7 +158,7 @@ async def load_system(
         if one.missing:
             if one.layout.accounts is not None:
                 one = await _examine(rest, one.state.table, data)  # the accounts are there only now
-            await _fill(rest, one, data, batch, progress, settle_s)
+            await _fill(rest, one, data, batch, progress, journal, settle_s)
             one = await _examine(rest, one.state.table, data)
         states.append(one.state)
     return states
@@ -297,7 +339,7 @@ async def _examine(rest: RestClient, table: SystemTable, data: Path) -> _Examina
         return _Examination(TableState(table, expected_rows, error=str(error)))
     found = [layout.cells(row) for row in rows]
     right: set[str] = set()
-    seen: set[str] = set()
+    seen: Counter[str] = Counter()
     strange: list[str] = []
     for cells in found:
         wrong = _wrong(cells, expected, seen, layout, file)
@@ -305,11 +347,17 @@ async def _examine(rest: RestClient, table: SystemTable, data: Path) -> _Examina
             right.add(cells[layout.key])
         else:
             strange.append(wrong)
-        seen.add(cells[layout.key])
+        seen[cells[layout.key]] += 1
     unread = max(total - len(rows), 0)
     if unread:
-        repeated = await _repeated_key(rest, table, key.name)
-        strange.append(repeated or f"{unread} more rows than can be read in the order of {key.name}")
+        repeated = await _repeated_keys(rest, table, key)
+        seen.update(dict.fromkeys(repeated, 2))
+        strange.append(
+            next(
+                (f"{key.name} {_short(name)} occurs {rows} times" for name, rows in repeated.items()),
+                f"{unread} more rows than can be read in the order of {key.name}",
+            )
+        )
     missing = [cells for name, cells in expected.items() if name not in seen]
     state = TableState(
         table,
@@ -320,6 +368,7 @@ async def _examine(rest: RestClient, table: SystemTable, data: Path) -> _Examina
         example=strange[0] if strange else None,
         checksum=_checksum(found),
         expected_checksum=_checksum(expected.values()),
+        statements=_deletes(table, key, [name for name in expected if seen[name] > 1]),
     )
     return _Examination(state, layout, missing)
 
@@ -339,7 +388,7 @@ def _expected(data: Path, file: str, layout: _Layout) -> Iterator[tuple[str, tup
 def _wrong(
     cells: tuple[str, ...],
     expected: Mapping[str, tuple[str, ...]],
-    seen: set[str],
+    seen: Mapping[str, int],
     layout: _Layout,
     file: str,
 ) -> str | None:
@@ -405,12 +454,37 @@ async def _count(rest: RestClient, table: SystemTable) -> int:
         raise VerifierError(f"{table.shown} cannot be counted: the service answered {str(result.rows)[:80]}") from None
 
 
-async def _repeated_key(rest: RestClient, table: SystemTable, key: str) -> str | None:
-    result = await rest.query(
-        f"SELECT [{key}], COUNT(*) AS [N] FROM {table.shown} "  # noqa: S608 - checked names
-        f"GROUP BY [{key}] HAVING COUNT(*) > 1 ORDER BY [{key}] LIMIT 1"
+async def _repeated_keys(rest: RestClient, table: SystemTable, key: _Field) -> dict[str, Any]:
+    """The keys of more than one row, in canonical form, and their rows as the service counts them; page by page."""
+    repeated: dict[str, Any] = {}
+    after = ""
+    while True:
+        page = await rest.query(
+            f"SELECT [{key.name}], COUNT(*) AS [N] FROM {table.shown}{after} "  # noqa: S608 - checked names
+            f"GROUP BY [{key.name}] HAVING COUNT(*) > 1 ORDER BY [{key.name}] LIMIT {_PAGE_ROWS}"
+        )
+        new = {_found_cell(name, key.kind): rows for name, rows in page.rows}
+        if not new.keys() - repeated.keys():
+            return repeated
+        repeated |= new
+        last = page.rows[-1][0]
+        if last is None:
+            return repeated
+        after = f" WHERE [{key.name}] > {_literal(last, key.kind)}"
+
+
+def _deletes(table: SystemTable, key: _Field, names: Sequence[str]) -> tuple[str, ...]:
+    """The statements that would remove every row of these keys."""
+    return tuple(
+        f"DELETE FROM {table.shown} WHERE [{key.name}] IN ({literals})"  # noqa: S608 - shown, never executed
+        for literals in _literals(names, key.kind)
     )
-    return f"{key} {_short(str(result.rows[0][0]))} occurs {result.rows[0][1]} times" if result.rows else None
+
+
+def _literals(names: Sequence[str], kind: str) -> Iterator[str]:
+    """Keys as lists for IN, each short enough for a statement."""
+    for start in range(0, len(names), _KEYS_AT_ONCE):
+        yield ", ".join(_literal(name, kind) for name in names[start : start + _KEYS_AT_ONCE])
 
 
 async def _queue_state(rest: RestClient, table: SystemTable) -> TableState:
@@ -441,8 +515,51 @@ def _require_usable(state: TableState, so_far: str) -> None:
         rows = "1 row that is" if state.foreign == 1 else f"{state.foreign:,} rows that are"
         raise ConfigError(
             f"{table.shown} holds {rows} not the dataset's, for instance: {state.example}; {so_far}; "
-            f"remove them, or name another connection in {variables}"
+            f"remove them, or name another connection in {variables}{state.removal}"
         )
+
+
+async def _wait_for_sent(
+    rest: RestClient,
+    tables: Sequence[SystemTable],
+    data: Path,
+    journal: Journal,
+    notice: Callable[[str], None],
+    settle_s: float,
+) -> None:
+    """Wait until the batch that a killed load had on its way is there, or can no longer come."""
+    batch = journal.read()
+    table = next((t for t in tables if batch is not None and t.shown == batch.table and not t.is_queue), None)
+    if batch is None or table is None:
+        return
+    pause = settle_s
+    try:
+        layout = await _layout(rest, table, data)
+        key = layout.fields[layout.key]
+        while batch.left_s > 0 and not await _all_there(rest, table, key, batch.keys):
+            if pause == settle_s:
+                notice(
+                    f"an interrupted load had {len(batch.keys):,} rows of {table.shown} on their way; waiting until "
+                    f"they are there, at most {batch.left_s:.0f} s"
+                )
+            await asyncio.sleep(min(pause, batch.left_s))
+            pause = min(2 * pause, _SLOWEST_LOOK * settle_s)
+    except StatementError:  # reading the table will say what is wrong
+        return
+    except ValueError:  # keys that are none of this table: not our journal
+        pass
+    journal.remove()
+
+
+async def _all_there(rest: RestClient, table: SystemTable, key: _Field, names: Sequence[str]) -> bool:
+    """Whether the table has a row of each of these keys."""
+    there: set[str] = set()
+    for literals in _literals(names, key.kind):
+        page = await rest.query(
+            f"SELECT [{key.name}] FROM {table.shown} WHERE [{key.name}] IN ({literals})"  # noqa: S608
+        )
+        there |= {_found_cell(row[0], key.kind) for row in page.rows}
+    return there.issuperset(names)
 
 
 async def _settled(rest: RestClient, one: _Examination, data: Path, settle_s: float) -> _Examination:
@@ -459,7 +576,13 @@ async def _settled(rest: RestClient, one: _Examination, data: Path, settle_s: fl
 
 
 async def _fill(
-    rest: RestClient, one: _Examination, data: Path, batch: int, progress: Progress, settle_s: float
+    rest: RestClient,
+    one: _Examination,
+    data: Path,
+    batch: int,
+    progress: Progress,
+    journal: Journal,
+    settle_s: float,
 ) -> None:
     """Insert the missing rows. Raises `VerifierError`, `ConfigError`."""
     table, layout = one.state.table, one.layout
@@ -470,9 +593,14 @@ async def _fill(
     losses = 0
     progress(table, one.state.expected - len(missing), one.state.expected)
     while missing:
+        rows = missing[:batch]
+        parameters = [layout.parameters(row) for row in rows]
+        journal.write(SentBatch(table.shown, tuple(row[layout.key] for row in rows), time.time(), rest.timeout_s))
         try:
-            await rest.batch(statement, [layout.parameters(row) for row in missing[:batch]])
+            await rest.batch(statement, parameters)
         except VerifierError as error:
+            if not isinstance(error, UnknownOutcome):
+                journal.remove()
             losses += 1
             if not isinstance(error, UnknownOutcome) or losses > _MAX_LOSSES:
                 raise _stopped(error, table, one.state.expected - len(missing), one.state.expected) from None
@@ -480,7 +608,9 @@ async def _fill(
             again = await _settled(rest, one, data, settle_s * 2 ** (losses - 1))
             _require_usable(again.state, "a batch whose answer was lost may be the reason")
             missing = again.missing
+            journal.remove()
         else:
+            journal.remove()
             missing = missing[batch:]
             losses = 0
         progress(table, one.state.expected - len(missing), one.state.expected)

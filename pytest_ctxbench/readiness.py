@@ -162,9 +162,9 @@ class Readiness:
         from .connect_ai import RestClient, StatementError
         from .services import live_services
 
-        self._services = services = live_services(self._env or {})
         url = f"set CDATA_API_URL to the base of the REST API, like https://host/api ({_GUIDE} 1)"
         try:
+            self._services = services = live_services(self._env or {})
             self._rest = RestClient(services.api_url, services.user, services.password, max_retries=1)
             found = await self._rest.metadata("catalogs")
             names = _column(found, "TABLE_CATALOG", "CATALOG_NAME", "CATALOG")

@@ -56,6 +56,7 @@ def write_results(
         files = ["runs_raw.csv", "matrix.csv", "summary.md"]
         if len({record["condition"] for record in records.values()} & set(CONDITIONS)) == len(CONDITIONS):
             table = effects.effects(runs, planned=plan)
+            lines += effects.headline(table)
             files += [path.name for path in effects.write_tables(table, runs, out)]
         if report:
             from .report import write_report

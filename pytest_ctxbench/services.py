@@ -26,6 +26,7 @@ __all__ = [
     "LocalSecrets",
     "LocalServices",
     "Services",
+    "check_urls",
     "live_services",
     "local_services",
     "make_verifier",
@@ -150,10 +151,19 @@ def local_services(urls: Mapping[str, str | None], secrets: LocalSecrets) -> Ser
 
 
 def live_services(env: Mapping[str, str], emulator: str | None = None) -> Services:
-    """Connect AI by the environment (design 9), where the URLs can be overridden.
+    """Connect AI by the environment (design 9), where the URLs can be overridden."""
+    return Services(
+        kind="connect-ai",
+        mcp_url=(env.get("CDATA_MCP_URL") or LIVE_MCP_URL).rstrip("/"),
+        api_url=(env.get("CDATA_API_URL") or LIVE_API_URL).rstrip("/"),
+        user=env["CDATA_EMAIL"],
+        password=env["CDATA_ACCESS_TOKEN"],
+        emulator=emulator,
+    )
 
-    Raises `ConfigError` naming a variable with an unusable URL.
-    """
+
+def check_urls(env: Mapping[str, str]) -> None:
+    """Raises `ConfigError` naming a variable whose URL cannot be used."""
     from .http_client import Target
 
     for name in ("CDATA_MCP_URL", "CDATA_API_URL"):
@@ -163,14 +173,6 @@ def live_services(env: Mapping[str, str], emulator: str | None = None) -> Servic
             raise ConfigError(f"{name} {error}; set it to something like https://host/api, or leave it out") from None
         if "?" in target.url:
             raise ConfigError(f"{name} has a query (?...); leave it out, the session adds its own")
-    return Services(
-        kind="connect-ai",
-        mcp_url=(env.get("CDATA_MCP_URL") or LIVE_MCP_URL).rstrip("/"),
-        api_url=(env.get("CDATA_API_URL") or LIVE_API_URL).rstrip("/"),
-        user=env["CDATA_EMAIL"],
-        password=env["CDATA_ACCESS_TOKEN"],
-        emulator=emulator,
-    )
 
 
 def make_verifier(services: Services, data: Path, env: Mapping[str, str]) -> Verifier:

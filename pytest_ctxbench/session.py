@@ -37,6 +37,7 @@ from .services import (
     LocalSecrets,
     LocalServices,
     Services,
+    check_urls,
     live_services,
     local_services,
     make_verifier,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from .gates import Gate
     from .mcp_session import McpSession
     from .models import Model
-    from .results import Results
     from .runner import RunContext
     from .scheduling import PlanScheduling, Rules
 
@@ -101,6 +101,7 @@ class BenchSession:
         self._began = False
         self._interrupted = False
         self._broken = False
+        self._verdict: pytest.ExitCode | None = None
         self._from_records = 0
         self._measured = 0
         self._goldens: dict[str, Sequence[dict[str, str]]] = {}
@@ -189,7 +190,7 @@ class BenchSession:
         if not planned:
             return
         try:
-            self._check_live()
+            self.check_live()
             _ = self.context  # rubric, goldens, entries: what is wrong with them is one line now, not one per run
             for run in planned:
                 if (run.key.task, run.key.condition) not in self.fingerprints:
@@ -238,11 +239,11 @@ class BenchSession:
             }.values()
         )
 
-    def _check_live(self) -> None:
+    def check_live(self) -> None:
         """What is wrong with names and URLs of a live service is one line now, not one for each run. No request."""
         if self.settings.endpoint != "local":
-            services = live_services(self.settings.env)
-            make_verifier(services, self.settings.layout.data, self.settings.env)
+            check_urls(self.settings.env)
+            make_verifier(live_services(self.settings.env), self.settings.layout.data, self.settings.env)
 
     def _take_lock(self) -> None:
         try:
@@ -584,8 +585,16 @@ class BenchSession:
         if self.is_main and self.folder.exists():
             (self.folder / "stop").touch()
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Any:
+        self._finish(session, exitstatus)
+        result = yield
+        if self._verdict is not None and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            # Only now: syrupy puts the former status back in.
+            session.exitstatus = self._verdict
+        return result
+
+    def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         if not self.is_main:
             return
         if self.config.option.collectonly:
@@ -612,7 +621,9 @@ class BenchSession:
             self._lines += results.lines
             self._failed_check |= not results.complete
             if self.gates:
-                self._judge(session, results)
+                # The exit status is that of gates and harness errors; a run that failed is what gates count.
+                good = results.gates_passed and results.complete and not self._broken
+                self._verdict = pytest.ExitCode.OK if good else pytest.ExitCode.TESTS_FAILED
             self._lines.append(
                 f"this session: {self._measured} runs measured, {self._from_records} reported from earlier records, "
                 f"${spent:.4f} spent"
@@ -626,12 +637,6 @@ class BenchSession:
             self._failed_check = True
         if self._failed_check and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def _judge(self, session: pytest.Session, results: Results) -> None:
-        """With gates the exit status is theirs and that of harness errors; a run that failed is what they count."""
-        if session.exitstatus == pytest.ExitCode.TESTS_FAILED and not self._broken:
-            session.exitstatus = pytest.ExitCode.OK
-        self._failed_check |= not results.gates_passed
 
     def _leave_an_empty_queue(self) -> None:
         """Once more after the last write run of a live service; the embedded one ends with the session."""

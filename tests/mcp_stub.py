@@ -81,6 +81,7 @@ class McpStub:
     endless: bool = False
     json_response: bool = False
     stateless: bool = False
+    more_ops: tuple[str, ...] = ()  # known beside the ones of raw access
     refuse_ops: bool = False  # every op is unknown from now on
     committed: list[str] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
@@ -232,7 +233,7 @@ class McpStub:
             await _answer(send, Status(401, headers=(("www-authenticate", 'Basic realm="stub"'),)), rpc_id)
             return
         ops = urllib.parse.parse_qs(scope["query_string"].decode()).get("ops", [""])[0]
-        unknown = [op for op in ops.split(",") if op and op not in (*READ_OPS, "execute_insert")]
+        unknown = [op for op in ops.split(",") if op and op not in (*READ_OPS, "execute_insert", *self.more_ops)]
         if self.refuse_ops or unknown:
             await _answer(send, Status(400, rpc=(-32602, f"Unknown op: {', '.join(unknown) or ops}")), rpc_id)
             return

@@ -19,7 +19,7 @@ LAYERS = (
      "readiness", "record_view", "verified_prices", "live_line", "report", "export"),
     ("runner",),
     ("agent.loop", "agent.retry", "agent.dialects", "agent.provider_errors", "agent.normalise", "mcp_session",
-     "verifier", "connect_ai", "price_check", "http_client", "local", "loop_thread", "systems", "loading"),
+     "verifier", "connect_ai", "price_check", "http_client", "local", "loop_thread", "systems", "loading", "load_lock"),
     ("store", "budget", "estimate", "holds", "fingerprint", "timing", "aggregate", "summary", "effects",
      "gates", "adoption", "generate"),
     ("goldens", "dataset", "entries", "plan", "config", "scoring", "pricing"),

@@ -152,7 +152,7 @@ def test_an_endpoint_that_would_search_its_own_entries_is_refused(tmp_path: Path
         data=ROOT / "data", context=CONTEXT, user="someone@example.com", password="token-of-the-test", control_token="c"
     )
     try:
-        with McpStub() as stub:
+        with McpStub(more_ops=("search_context",)) as stub:
             outcome = bench(
                 "-q", "--ctx-endpoint", "connect-ai", "--ctx-config", ROOT / "config" / "local.yaml", "--ctx-runs", "1",
                 "--ctx-model", "reference-careful", "--ctx-task", "r1", "--ctx-condition", "placebo",

@@ -259,6 +259,26 @@ def test_client_errors_carry_the_services_words(stub: RestStub) -> None:
     assert "HTTP 404 for /api/query (no such route)" in str(failing(stub, SELECT))
 
 
+@pytest.mark.parametrize(
+    ("status", "payload", "said"),
+    [
+        (200, {"error": {"code": "X\x07", "message": "\x1b[31mred\nand\x00 more\u202e"}}, "X?: ?[31mred and? more?"),
+        (200, {"error": "\x1b]0;title\x07"}, "ERROR: ?]0;title?"),
+        (404, {"message": "no \x1b[2J route\x9b1m"}, "(no ?[2J route?1m)"),
+        (503, {"error": {"message": "\x1b[31mdown"}}, "HTTP 503 (?[31mdown)"),
+        (200, {"results": [{"error": {"message": "in\x1b a result"}}]}, r"in\u001b a result"),
+    ],
+)
+def test_control_characters_of_the_service_reach_no_terminal(
+    stub: RestStub, status: int, payload: Any, said: str
+) -> None:
+    stub.faults += [("SELECT", Answer(status, payload=payload))] * 4
+    error = failing(stub, SELECT)
+    assert said in str(error)
+    assert str(error).isprintable()
+    assert getattr(error, "code", "").isprintable()
+
+
 def test_secrets_in_the_services_words_are_removed(stub: RestStub) -> None:
     stub.faults.append(("SELECT", Answer(payload={"error": {"code": "X", "message": f"for {stub.password}"}})))
     assert str(failing(stub, SELECT)).endswith("X: for ***")

@@ -9,18 +9,24 @@ from typing import Any
 
 import pytest
 from provider_stub import Answer, ProviderStub, sse
-from talk import KEY, converse, make_model
+from talk import KEY, converse
+from talk import make_model as talk_model
 from vendor_shapes import DIALECTS, answer, body_of, error_body, results_in, stream
 
 from pytest_ctxbench.agent.types import Limits, ToolOutcome
-from pytest_ctxbench.errors import BudgetExhausted
-from pytest_ctxbench.models import Price, RateCard
+from pytest_ctxbench.errors import BudgetExhausted, ProviderError
+from pytest_ctxbench.models import Model, Price, RateCard
 
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 streamed = pytest.mark.parametrize("dialect", ["anthropic", "openai", "xai", "openai_compat"])
 
 TABLE = "| account |\n|---|\n| Nordlicht |"
 TWO_CALLS = [("c1", "run_sql", {"sql": "SELECT 1"}), ("c2", "list_tables", {})]
+
+
+def make_model(provider: str, **changes: Any) -> Model:
+    """A cap above the 450 tokens of output that the shaped answers report."""
+    return talk_model(provider, **{"max_tokens": 500, **changes})
 
 
 CASES = json.loads((Path(__file__).parent / "vendor_cases.json").read_text())
@@ -74,7 +80,7 @@ def test_a_whole_conversation(stub: ProviderStub, dialect: str) -> None:
     assert sum(t["model_s"] for t in c.turn_times) == pytest.approx(c.model_time_s, abs=1e-5)
     assert c.thinking_chars == len("look it up" + "now I know")
     assert (c.temperature_requested, c.temperature_applied) == (0.0, 0.0)
-    assert (c.reasoning_mode, c.effort_applied, c.max_tokens_applied) == ("effort=medium", "medium", 300)
+    assert (c.reasoning_mode, c.effort_applied, c.max_tokens_applied) == ("effort=medium", "medium", 500)
     assert (c.resolved_model, c.dropped_parameters, c.model_retries) == ("acme-1", [], 0)
     assert c.served_tier is None
     assert [e["type"] for e in c.events] == [
@@ -92,7 +98,7 @@ def test_anthropic_request(stub: ProviderStub) -> None:
     assert KEY in first.headers["authorization"] or first.headers.get("x-api-key") == KEY
     body = first.body
     assert body["model"] == "acme-1"
-    assert body["max_tokens"] == 300
+    assert body["max_tokens"] == 500
     assert body["temperature"] == 0
     assert body["output_config"] == {"effort": "medium"}
     assert "thinking" not in body
@@ -158,7 +164,7 @@ def test_openai_request(stub: ProviderStub) -> None:
     assert body["store"] is False
     assert body["include"] == ["reasoning.encrypted_content"]
     assert body["reasoning"] == {"effort": "medium"}
-    assert body["max_output_tokens"] == 300
+    assert body["max_output_tokens"] == 500
     assert body["temperature"] == 0
     assert body["instructions"] == "You are a data assistant."
     assert body["input"] == [{"role": "user", "content": "Which orders are late?"}]
@@ -186,7 +192,7 @@ def test_google_request(stub: ProviderStub) -> None:
     body = stub.bodies[0]
     assert body["generationConfig"] == {
         "temperature": 0,
-        "maxOutputTokens": 300,
+        "maxOutputTokens": 500,
         "thinkingConfig": {"thinkingLevel": "MEDIUM"},
     }
     assert body["systemInstruction"] == {"parts": [{"text": "You are a data assistant."}]}
@@ -261,7 +267,7 @@ def test_chat_request(stub: ProviderStub, dialect: str) -> None:
     ]
     assert body["reasoning_effort"] == "medium"
     assert body["temperature"] == 0
-    assert body["max_completion_tokens" if dialect == "xai" else "max_tokens"] == 300
+    assert body["max_completion_tokens" if dialect == "xai" else "max_tokens"] == 500
     assert "stream" not in body
     assert body["tools"][0]["function"]["parameters"]["properties"] == {"sql": {"type": "string"}}
     assistant, *results = stub.bodies[1]["messages"][2:]
@@ -395,6 +401,15 @@ def test_tokens_of_a_broken_stream_count(stub: ProviderStub) -> None:
     assert talk.conversation.usage.uncached_input == 1400
     assert talk.conversation.usage.output == 451
     assert talk.conversation.usage_incomplete
+
+
+def test_a_broken_stream_above_the_cap_is_flagged(stub: ProviderStub) -> None:
+    error = {"error": {"message": "Overloaded", "type": "server_error"}, "usage": {"completion_tokens": 501}}
+    stub.script(Answer(chunks=sse(error)), stream("openai_compat", TABLE))
+    price = RateCard(Price(input=0.0, cached_input=0.0, output=2.0))
+    talk = converse(stub, make_model("openai_compat", stream=True, price=price))
+    assert (talk.conversation.final_answer, talk.conversation.flags) == (TABLE, ["over_cap"])
+    assert talk.worst_cases == pytest.approx([500 * 2e-6, 501 * 2e-6])
 
 
 @streamed
@@ -555,7 +570,7 @@ def test_cut_answer_is_kept_and_flagged(stub: ProviderStub, dialect: str) -> Non
     stub.script(answer(dialect, TABLE[:20], stop="length"))
     c = converse(stub, make_model(dialect)).conversation
     assert (c.failure, c.final_answer) == ("output_truncated", TABLE[:20])
-    assert c.failure_detail == "the completion reached its cap of 300 tokens"
+    assert c.failure_detail == "the completion reached its cap of 500 tokens"
 
 
 @every_dialect
@@ -638,6 +653,17 @@ def test_missing_usage_makes_the_cost_unknown(stub: ProviderStub, dialect: str) 
 
 
 @every_dialect
+def test_an_answer_above_the_cap_is_flagged_and_counts_for_the_next_call(stub: ProviderStub, dialect: str) -> None:
+    price = RateCard(Price(input=0.0, cached_input=0.0, output=2.0))
+    stub.script(answer(dialect, "", TWO_CALLS), answer(dialect, TABLE))
+    over = converse(stub, make_model(dialect, price=price, max_tokens=449))
+    assert over.conversation.flags == ["over_cap"]
+    assert over.worst_cases == pytest.approx([449 * 2e-6, 450 * 2e-6])
+    stub.script(answer(dialect, TABLE))
+    assert converse(stub, make_model(dialect, max_tokens=450)).conversation.flags == []
+
+
+@every_dialect
 def test_lone_surrogates_are_replaced(stub: ProviderStub, dialect: str) -> None:
     calls = [("c1", "run_sql", {"sql": "SELECT '\ud83d'"})]
     stub.script(answer(dialect, "so \udc00", calls), answer(dialect, TABLE + "\ud800"))
@@ -681,6 +707,22 @@ def test_a_key_that_no_header_takes_is_not_shown(stub: ProviderStub, dialect: st
     for part in ("sk-first", "sk-second", "very-secret"):
         assert part not in str(talk.error)
         assert part not in json.dumps(talk.conversation.events)
+
+
+@every_dialect
+@pytest.mark.parametrize("key_env", ["ACME_API_KEY", None])
+@pytest.mark.parametrize("key", ["sk-first\nsk-second", "sk-\u20ac-secret", "sk-\u2028secret", "\u201csk\u201d"])
+def test_a_key_that_no_header_takes_stops_the_model_and_is_named(
+    stub: ProviderStub, dialect: str, key: str, key_env: str | None
+) -> None:
+    talk = converse(stub, make_model(dialect, key_env=key_env), api_key=key)
+    assert isinstance(talk.error, ProviderError)
+    assert (talk.error.error_class, talk.error.stops_model) == ("provider_auth", True)
+    whose = f"the key in {key_env}" if key_env else "the key"
+    assert str(talk.error) == (
+        f"acme-1: {whose} holds characters that cannot be sent; check the key and what it may use"
+    )
+    assert stub.requests == []
 
 
 @every_dialect
@@ -765,7 +807,7 @@ def test_nothing_is_said_to_be_sent_when_nothing_was(stub: ProviderStub, dialect
 def test_a_run_that_ends_in_an_error_says_what_was_sent(stub: ProviderStub, dialect: str) -> None:
     stub.script(Answer(error_body(dialect, "permission_error", "no", 403), 403))
     c = converse(stub, make_model(dialect)).conversation
-    assert (c.temperature_applied, c.effort_applied, c.max_tokens_applied) == (0.0, "medium", 300)
+    assert (c.temperature_applied, c.effort_applied, c.max_tokens_applied) == (0.0, "medium", 500)
 
 
 def test_a_thinking_budget_that_is_rejected_is_dropped_and_said(stub: ProviderStub) -> None:

@@ -837,3 +837,14 @@ def test_effects_of_the_example_are_those_of_its_runs() -> None:
         assert row["difference"] == pytest.approx(sides[1] - sides[0], rel=1e-9, abs=1e-9)
         checked += 1
     assert checked > 400
+
+
+# ---------------------------------------------------------------- the line at the end of a session
+
+
+def test_the_headline_says_what_the_table_says() -> None:
+    table = effects.effects(aggregate.runs_table(cell(outcomes(0), outcomes(5))))
+    (line,) = effects.headline(table)
+    assert line.startswith("effect on success, models: +100 points (95% interval ")
+    assert line.endswith("; of 1 cells 1 better, 0 worse, 0 cannot be told")
+    assert effects.headline(effects.effects(aggregate.runs_table(cell(outcomes(0), [])))) == []

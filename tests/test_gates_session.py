@@ -99,6 +99,6 @@ def test_a_gate_that_cannot_be_read_is_one_line_before_anything_runs(tmp_path: P
     assert outcome.status == 4
     lines = [line for line in (outcome.out + outcome.err).splitlines() if line.startswith("ERROR")]
     assert len(lines) == 1
-    assert f"--ctx-gate {gate}" in lines[0]
+    assert f"--ctx-gate {gate!r}" in lines[0]
     assert said in lines[0]
     assert not list(tmp_path.iterdir())

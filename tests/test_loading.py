@@ -10,10 +10,13 @@ import itertools
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +34,8 @@ from starlette.routing import Route
 from pytest_ctxbench import cli, loading
 from pytest_ctxbench.connect_ai import RestClient
 from pytest_ctxbench.dataset import TABLES as FILES
-from pytest_ctxbench.errors import ConfigError
+from pytest_ctxbench.errors import ConfigError, VerifierError
+from pytest_ctxbench.load_lock import Journal, SentBatch, exclusive_load
 from pytest_ctxbench.loading import CONTACT_KEY, TableState, canonical, load_system, table_state
 from pytest_ctxbench.local.process import EndpointProcess, start_endpoint
 from pytest_ctxbench.systems import SYSTEMS, SystemTable, system_tables
@@ -42,6 +46,7 @@ DATA, CONTEXT = ROOT / "data", ROOT / "setup" / "context"
 ACCOUNTS = 60
 USER = "someone@example.com"
 SECRET = "token-of-the-loading-test"
+CONTACT = "[CRM_System].[Salesforce].[Contact]"
 VARIABLES = (
     *(f"CDATA_{system.upper()}_{part}" for system in SYSTEMS for part in ("CATALOG", "SCHEMA")),
     "CDATA_EMAIL", "CDATA_ACCESS_TOKEN", "CDATA_API_URL", "CDATA_MCP_URL", "REVIEW_QUEUE_TABLE",
@@ -55,15 +60,17 @@ class Relay:
     """Passes everything on to the endpoint; `faults` maps the number of a batch (from 1) to what becomes of it.
 
     drop: no answer, the batch is not passed on. lost: passed on, no answer. hold: passed on, and the answer kept back
-    for ever. late: no answer, passed on when the table is counted for the second time after it. 503: passed on,
-    answered with 503. A callable changes the batch's body, or answers instead with a Response.
+    for ever. slow: passed on when `released` is set, whether or not somebody still waits for the answer. late: no
+    answer, passed on when the table is counted for the second time after it. 503: passed on, answered with 503. A
+    callable changes the batch's body, or answers instead with a Response.
     """
 
     def __init__(self, endpoint: EndpointProcess) -> None:
         self.url = endpoint.url
         self.batches: list[dict[str, Any]] = []
         self.faults: dict[int, Any] = {}
-        self.held = threading.Event()
+        self.held, self.released = threading.Event(), threading.Event()
+        self.slow: list[asyncio.Task[httpx2.Response]] = []
         self.late: Callable[[], Awaitable[Any]] | None = None
         self.counts = 0
 
@@ -87,6 +94,11 @@ class Relay:
             url = f"{self.url}{request.url.path}?{request.url.query}"
             return await client.request(request.method, url, content=body, headers=headers)
 
+    async def _pass_on_when_released(self, request: Request, body: bytes) -> httpx2.Response:
+        while not self.released.is_set():  # noqa: ASYNC110 - set by another thread
+            await asyncio.sleep(0.01)
+        return await self._pass_on(request, body)
+
     async def _answer(self, request: Request, body: bytes) -> Response | None:
         if b"COUNT(*)" in body and self.late is not None:
             self.counts += 1
@@ -105,6 +117,11 @@ class Relay:
                 return None
             elif fault == "drop":
                 return None
+            elif fault == "slow":
+                self.slow.append(asyncio.create_task(self._pass_on_when_released(request, body)))
+                self.held.set()
+                answer = await asyncio.shield(self.slow[-1])
+                return Response(answer.content, answer.status_code, {"content-type": answer.headers["content-type"]})
             elif fault is not None:
                 done = await self._pass_on(request, body)
                 assert "error" not in done.json(), done.text
@@ -120,6 +137,15 @@ class Relay:
 def endpoint() -> Iterator[EndpointProcess]:
     with start_endpoint(data=None, context=CONTEXT, user=USER, password=SECRET) as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where locks and journals of the test lie, also those of processes that it starts."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
 
 
 @pytest.fixture
@@ -305,7 +331,7 @@ def test_a_service_that_loses_every_answer_ends_the_load(
 ) -> None:
     made, url = relay
     made.faults = dict.fromkeys(range(1, 100), "drop")
-    with pytest.raises(loading.VerifierError) as caught:
+    with pytest.raises(VerifierError) as caught:
         quick(url, "crm", small)
     message = str(caught.value)
     assert message.startswith("[CRM_System].[Salesforce].[Account]: stopped after 0 of 60 rows: ")
@@ -370,21 +396,154 @@ def test_ctrl_c_says_how_to_go_on(relay: tuple[Relay, str], empty: EndpointProce
     assert all(state.complete for state in quick(url, "itsm", small))
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- two loads at once, and a batch that outlives its sender ---------------------------------------------------------
 
-CONTACT = "[CRM_System].[Salesforce].[Contact]"
+
+def test_a_second_load_of_the_same_tables_is_refused(
+    load: Callable[..., tuple[int, str, str]], relay: tuple[Relay, str], empty: EndpointProcess, small: Path
+) -> None:
+    made, url = relay
+    made.faults = {1: "slow"}
+    loader = Loader(url, small, "crm")
+    assert made.held.wait(60)
+    code, out, said = load(url, "crm")
+    assert (code, out) == (2, "")
+    assert said == (
+        f"ctxbench load: another load of [CRM_System].[Salesforce].[Account] and {CONTACT} at {url} is running on "
+        "this machine; wait for it\n"
+    )
+    assert load(url, "itsm")[0] == 0  # other tables
+    made.released.set()
+    assert loader.end()[0] == 0
+    assert load(url, "crm")[0] == 0
+    assert counts(empty, "crm") == [60, file_rows(small, "crm_contacts.csv")]
+
+
+@pytest.mark.parametrize(("slow", "table", "keys"), [(1, "DIM_ACCOUNT", 60), (2, "TELEMETRY_EVENTS", 100)])
+def test_a_batch_that_outlives_its_sender_is_waited_for(
+    relay: tuple[Relay, str], empty: EndpointProcess, small: Path, temporary: Path, slow: int, table: str, keys: int
+) -> None:
+    """The service commits it only after the load was killed and started again; the table is empty until then."""
+    made, url = relay
+    made.faults = {slow: "slow"}
+    killed = Loader(url, small, "warehouse", "--batch", "100")
+    assert made.held.wait(60)
+    killed.process.kill()
+    killed.end()
+    (journal,) = temporary.glob("*.json")
+    for secret in (SECRET, USER):
+        assert secret not in journal.read_text() + "".join(path.name for path in temporary.iterdir())
+    again = Loader(url, small, "warehouse", "--batch", "100")
+    assert again.process.stderr is not None
+    line = again.process.stderr.readline()
+    assert line.startswith(
+        f"ctxbench load: an interrupted load had {keys} rows of {table_of(table).shown} on their way; waiting until "
+        "they are there, at most "
+    )
+    assert counts(empty, "warehouse")[slow - 1] == 0
+    made.released.set()
+    code, _, said = again.end()
+    assert (code, "ctxbench load: " in said) == (0, False)
+    assert counts(empty, "warehouse") == [60, file_rows(small, "warehouse_telemetry_events.csv")]
+    assert [path.suffix for path in temporary.iterdir() if path.name.startswith("ctxbench-load-")] == [".lock"]
+
+
+def journal_of(url: str, system: str, folder: Path) -> Journal:
+    """The journal that a load of `system` looks for."""
+    shown = with_rest(url, lambda rest: asyncio.sleep(0, rest.shown))
+    with exclusive_load(shown, [t.shown for t in system_tables({}) if t.system == system and not t.is_queue]) as made:
+        assert made.path.parent == folder
+        return made
+
+
+def test_a_batch_that_never_comes_is_given_up(empty: EndpointProcess, small: Path, temporary: Path) -> None:
+    journal = journal_of(empty.url, "warehouse", temporary)
+    said: list[str] = []
+    for sent, lines in ((time.time(), 1), (time.time() - 3_600, 0)):
+        said.clear()
+        journal.write(SentBatch(table_of("DIM_ACCOUNT").shown, ("7000000", "7000007"), sent, 0.5))
+        assert all(s.complete or s.table.is_queue for s in quick(empty.url, "warehouse", small, notice=said.append))
+        assert len(said) == lines
+        assert not journal.path.exists()
+        sql(empty, f"DELETE FROM {table_of('DIM_ACCOUNT').shown}")
 
 
 @pytest.mark.parametrize(
-    ("statement", "rows", "example"),
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"table": "[Warehouse_System].[WH_DATA].[DIM_ACCOUNT]", "keys": [1], "sent": 9e9, "most_s": 900}',
+        '{"table": "[Warehouse_System].[WH_DATA].[DIM_ACCOUNT]", "keys": ["x\' OR 1=1"], "sent": 9e9, "most_s": 900}',
+        '{"table": "[Another].[WH_DATA].[DIM_ACCOUNT]", "keys": ["7000000"], "sent": 9e9, "most_s": 900}',
+        '{"table": "[Warehouse_System].[WH_DATA].[DIM_ACCOUNT]", "keys": ["7000000"], "sent": "x", "most_s": 900}',
+    ],
+)
+def test_a_journal_that_means_nothing_holds_nobody_up(
+    empty: EndpointProcess, small: Path, temporary: Path, text: str
+) -> None:
+    journal = journal_of(empty.url, "warehouse", temporary)
+    journal.path.write_text(text)
+    said: list[str] = []
+    assert quick(empty.url, "warehouse", small, notice=said.append)[0].complete
+    assert (said, journal.path.exists()) == ([], False)
+
+
+def test_how_long_a_batch_may_still_take(temporary: Path) -> None:
+    now = time.time()
+    assert SentBatch("t", (), now - 100, 60).left_s == 0
+    assert 0 < SentBatch("t", (), now, 60).left_s <= 60
+    assert SentBatch("t", (), now + 9_000, 60).left_s == 60  # the clock was set back
+    journal = Journal(temporary / "j.json")
+    journal.write(SentBatch("t", ("é",), now, 1e9))
+    assert journal.read() == SentBatch("t", ("é",), now, 3_600)
+
+
+def test_an_answer_ends_the_journal_and_a_loss_does_not(relay: tuple[Relay, str], small: Path, temporary: Path) -> None:
+    made, url = relay
+    refusal = {"error": {"code": "INVALID_REQUEST", "message": "no"}}
+    made.faults = {1: lambda _: JSONResponse(refusal), **dict.fromkeys(range(2, 9), "drop")}
+    for left in (0, 1):
+        with pytest.raises(VerifierError):
+            quick(url, "itsm", small)
+        assert len(list(temporary.glob("*.json"))) == left
+
+
+def test_rows_that_arrive_in_an_empty_table_before_the_load_begins(
+    relay: tuple[Relay, str], empty: EndpointProcess, small: Path
+) -> None:
+    made, url = relay
+    quick(url, "itsm", small, batch=1_000)
+    right = counts(empty, "itsm")
+    first = made.batches[0]
+    for table in ("u_bm_company", "u_bm_incident"):
+        sql(empty, f"DELETE FROM {table_of(table).shown}")
+
+    async def arrive() -> None:
+        async with httpx2.AsyncClient(timeout=60, auth=(USER, SECRET)) as client:
+            assert "error" not in (await client.post(f"{empty.url}/api/batch", json=first)).json()
+
+    made.late = arrive
+    assert all(state.complete for state in quick(url, "itsm", small, batch=1_000))
+    assert counts(empty, "itsm") == right
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "rows", "example", "removal"),
     [
         (f"INSERT INTO {CONTACT} (Id, LastName) VALUES ('003X', 'Stranger'), ('003Y', 'Stranger')",
-         "2 rows that are", "Id '003X' is in no row of crm_contacts.csv"),
-        (f"INSERT INTO {CONTACT} (LastName) VALUES ('Nobody')", "1 row that is", "a row without Id"),
+         "2 rows that are", "Id '003X' is in no row of crm_contacts.csv", ""),
+        (f"INSERT INTO {CONTACT} (LastName) VALUES ('Nobody')", "1 row that is", "a row without Id", ""),
         (f"INSERT INTO {CONTACT} SELECT * FROM {CONTACT} WHERE Id = '003000000000000001'",
-         "1 row that is", "Id '003000000000000001' occurs twice"),
+         "1 row that is", "Id '003000000000000001' occurs twice",
+         f"; to remove what is doubled, run DELETE FROM {CONTACT} WHERE [Id] IN ('003000000000000001'); then run the "
+         "same command again, it adds these rows once"),
         (f"INSERT INTO {CONTACT} (Id, AccountId) VALUES ('003000000000000002', '001000000000000001')",
-         "1 row that is", "FirstName of the row with Id '003000000000000002' is '' instead of 'Chiara'"),
+         "1 row that is", "FirstName of the row with Id '003000000000000002' is '' instead of 'Chiara'", ""),
     ],
 )  # fmt: skip
 def test_a_table_with_other_rows_is_refused_and_nothing_inserted(
@@ -395,6 +554,7 @@ def test_a_table_with_other_rows_is_refused_and_nothing_inserted(
     statement: str,
     rows: str,
     example: str,
+    removal: str,
 ) -> None:
     made, url = relay
     columns = FILES["crm_contacts.csv"]
@@ -408,9 +568,61 @@ def test_a_table_with_other_rows_is_refused_and_nothing_inserted(
     assert (code, out) == (2, "")
     assert said == (
         f"ctxbench load: {CONTACT} holds {rows} not the dataset's, for instance: {example}; nothing was inserted; "
-        "remove them, or name another connection in CDATA_CRM_CATALOG and CDATA_CRM_SCHEMA\n"
+        f"remove them, or name another connection in CDATA_CRM_CATALOG and CDATA_CRM_SCHEMA{removal}\n"
     )
     assert (made.batches, counts(empty, "crm")) == ([], before)
+
+
+def deletes(said: str) -> list[str]:
+    return re.findall(r"DELETE FROM \S+ WHERE \[\w+\] IN \([^)]+\)", complaint(said))
+
+
+@pytest.mark.parametrize("name", ["Contact", "TELEMETRY_EVENTS"])
+def test_doubled_rows_are_put_right_by_the_statements_that_are_named(
+    load: Callable[..., tuple[int, str, str]],
+    empty: EndpointProcess,
+    small: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.setattr(loading, "_KEYS_AT_ONCE", 2)
+    table = table_of(name)
+    quick(empty.url, table.system, small)
+    right = counts(empty, table.system)
+    key = {"Contact": "Id", "TELEMETRY_EVENTS": "EVENT_SK"}[name]
+    sql(empty, f"INSERT INTO {table.shown} SELECT TOP 9 * FROM {table.shown} ORDER BY [{key}]")
+    sql(empty, f"INSERT INTO {table.shown} SELECT TOP 1 * FROM {table.shown} ORDER BY [{key}] DESC")
+    named = state_of(empty.url, name, small).statements
+    assert len(named) == 5
+    for page in (1, 3, 7):
+        monkeypatch.setattr(loading, "_PAGE_ROWS", page)
+        assert state_of(empty.url, name, small).statements == named
+    monkeypatch.undo()
+    monkeypatch.setattr(loading, "_KEYS_AT_ONCE", 2)
+    code, _, said = load(empty.url, table.system)
+    assert code == 2
+    assert deletes(said) == list(named[:3])
+    assert "; ... and 2 more statements like it; then run the same command again, it adds these rows once" in said
+    assert counts(empty, table.system)[1] == right[1] + 10  # nothing of it is executed
+    for statement in named:
+        sql(empty, statement)
+    assert load(empty.url, table.system)[0] == 0
+    assert counts(empty, table.system) == right
+
+
+def test_rows_doubled_while_loading_are_found_at_the_end(
+    load: Callable[..., tuple[int, str, str]], relay: tuple[Relay, str], empty: EndpointProcess
+) -> None:
+    made, url = relay
+    made.faults = {1: lambda body: {**body, "parameters": [*body["parameters"], *body["parameters"][3:5]]}}
+    code, _, said = load(url, "itsm")
+    assert code == 1
+    assert "[u_bm_company]: 60 of 60 rows are right after loading, 0 missing, 2 that are not the dataset's" in said
+    (statement,) = deletes(said)
+    sql(empty, statement)
+    assert counts(empty, "itsm")[0] == 58
+    assert load(url, "itsm")[0] == 0
+    assert counts(empty, "itsm")[0] == 60
 
 
 def test_a_service_that_changes_a_value_is_found_out(

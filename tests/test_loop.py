@@ -6,11 +6,13 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from provider_stub import Answer, ProviderStub
-from talk import TOOLS, Talk, converse, make_model
+from talk import TOOLS, Talk, converse
+from talk import make_model as talk_model
 from vendor_shapes import answer, body_of, results_in
 
 from pytest_ctxbench.agent.dialects import HttpPool
@@ -19,10 +21,16 @@ from pytest_ctxbench.agent.provider_errors import Kind, ProviderFault
 from pytest_ctxbench.agent.retry import Backoff, Clock
 from pytest_ctxbench.agent.text import clean, clean_json, cut_result, looks_like_tool_call
 from pytest_ctxbench.agent.types import Conversation, Limits, ToolOutcome, ToolTimeout
+from pytest_ctxbench.budget import Budget
 from pytest_ctxbench.errors import BudgetExhausted, EndpointError, ProviderError
-from pytest_ctxbench.models import Price, RateCard
+from pytest_ctxbench.models import Model, Price, RateCard
 
 CALL = [("c1", "run_sql", {"sql": "SELECT 1"})]
+
+
+def make_model(provider: str, **changes: Any) -> Model:
+    """A cap above the 450 tokens of output that the shaped answers report."""
+    return talk_model(provider, **{"max_tokens": 500, **changes})
 
 
 @pytest.fixture
@@ -144,7 +152,7 @@ REACHED = {"reason": "max_output_tokens"}
         ("openai", {"status": "incomplete", "incomplete_details": REACHED, "output": [CUT_ITEM]}),
         ("anthropic", {"stop_reason": "max_tokens", "content": [CUT_BLOCK]}),
         # Only the count of tokens, which is the cap, tells that this one was cut.
-        ("openai_compat", cut_chat("tool_calls", {"content": None, "tool_calls": [CUT_CALL]}, 300)),
+        ("openai_compat", cut_chat("tool_calls", {"content": None, "tool_calls": [CUT_CALL]}, 500)),
     ],
 )
 def test_output_limit(stub: ProviderStub, provider: str, body: dict[str, Any]) -> None:
@@ -157,7 +165,7 @@ def test_output_limit(stub: ProviderStub, provider: str, body: dict[str, Any]) -
 
 def test_broken_arguments_below_the_cap_are_the_models_mistake(stub: ProviderStub) -> None:
     body = body_of("openai_compat", "", [("c1", "run_sql", '{"sql"')])
-    body["usage"] = {"prompt_tokens": 5, "completion_tokens": 299}
+    body["usage"] = {"prompt_tokens": 5, "completion_tokens": 499}
     talk = talk_to(stub, Answer(body), chat("done"))
     assert talk.conversation.failure is None
 
@@ -333,6 +341,105 @@ def test_worst_case_counts_the_whole_completion_cap(stub: ProviderStub) -> None:
     price = RateCard(Price(input=0.0, cached_input=0.0, output=2.0))
     talk = talk_to(stub, chat("done"), model=make_model("openai_compat", price=price, max_tokens=5_000))
     assert talk.worst_cases == [pytest.approx(0.01)]
+
+
+OUTPUT_ONLY = RateCard(Price(input=0.0, cached_input=0.0, output=2.0))
+USE_OTHER = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+
+
+def rejects_cap(message: str = "Unsupported parameter: 'max_tokens'") -> Answer:
+    return Answer({"error": {"message": message, "param": "max_tokens"}}, 400)
+
+
+def test_without_a_cap_a_completion_counts_as_the_longest_there_is(stub: ProviderStub) -> None:
+    model = make_model("openai_compat", price=OUTPUT_ONLY, max_tokens=500)
+    talk = talk_to(stub, rejects_cap(), chat("", CALL), chat("done"), model=model)
+    assert talk.conversation.final_answer == "done"
+    assert talk.worst_cases == pytest.approx([0.001, 2.0, 2.0])
+    assert (talk.conversation.dropped_parameters, talk.conversation.flags) == (["max_tokens"], [])
+
+
+def test_a_small_budget_ends_before_the_first_call_without_a_cap(stub: ProviderStub, tmp_path: Path) -> None:
+    model = make_model("openai_compat", price=OUTPUT_ONLY)
+    before_call = Budget(tmp_path / "budget.json", 0.30).reserver("r1", lambda: 0.0)
+    talk = talk_to(stub, rejects_cap(), chat("done"), model=model, before_call=before_call)
+    assert isinstance(talk.error, BudgetExhausted)
+    assert "could cost $2.0000 and go past the budget of $0.30" in str(talk.error)
+    assert str(talk.error).endswith("(the provider rejects max_tokens, so a completion counts as 1,000,000 tokens)")
+    assert len(stub.requests) == 1
+    assert (talk.conversation.turns, talk.conversation.max_tokens_applied) == (0, None)
+
+
+def test_a_budget_that_ends_under_a_cap_says_nothing_of_caps(stub: ProviderStub, tmp_path: Path) -> None:
+    before_call = Budget(tmp_path / "budget.json", 0.0001).reserver("r1", lambda: 0.0)
+    talk = talk_to(stub, model=make_model("openai_compat"), before_call=before_call)
+    assert isinstance(talk.error, BudgetExhausted)
+    assert "max_tokens" not in str(talk.error)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "message",
+    [
+        USE_OTHER,
+        "max_tokens is deprecated in favor of max_completion_tokens",
+        "`max_tokens`: please use the parameter `max_completion_tokens`",
+        "max_tokens is not taken here, max_completion_tokens should be used",
+    ],
+)
+def test_the_cap_goes_under_the_name_that_its_rejection_gives(stub: ProviderStub, message: str, stream: bool) -> None:
+    model = make_model("openai_compat", price=OUTPUT_ONLY, stream=stream)
+    talk = talk_to(stub, rejects_cap(message), chat("", CALL), chat("done"), model=model)
+    c = talk.conversation
+    assert (talk.error, c.final_answer) == (None, "done")
+    caps = [(body.get("max_tokens"), body.get("max_completion_tokens")) for body in stub.bodies]
+    assert caps == [(500, None), (None, 500), (None, 500)]
+    assert talk.worst_cases == pytest.approx([0.001] * 3)
+    assert (c.dropped_parameters, c.flags, c.max_tokens_applied) == ([], ["max_tokens_renamed"], 500)
+    assert [event["text"] for event in talk.events("note")] == [
+        "the provider rejects max_tokens, so it is sent as max_completion_tokens"
+    ]
+
+
+@pytest.mark.parametrize("provider", ["openai_compat", "xai"])
+def test_a_cap_that_is_rejected_under_its_newer_name_is_dropped(stub: ProviderStub, provider: str) -> None:
+    rejections = [rejects_cap(USE_OTHER)] * (2 if provider == "openai_compat" else 1)
+    stub.script(*rejections, answer(provider, "done"))
+    talk = converse(stub, make_model(provider))
+    c = talk.conversation
+    assert (talk.error, c.final_answer) == (None, "done")
+    assert (c.dropped_parameters, c.max_tokens_applied, stub.unused) == (["max_tokens"], None, 0)
+    assert {"max_tokens", "max_completion_tokens"}.isdisjoint(stub.bodies[-1])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "max_tokens must be <= 8192",
+        "The maximum value for max_tokens is 8192",
+        "max_tokens (or max_completion_tokens) must be at most 8192",
+        "`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less than the "
+        "`context_window` for this model",
+        "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
+    ],
+)
+def test_a_cap_above_the_providers_maximum_is_dropped_and_not_lowered(stub: ProviderStub, message: str) -> None:
+    c = talk_to(stub, rejects_cap(message), chat("done")).conversation
+    assert (c.final_answer, c.failure) == ("done", None)
+    assert (c.dropped_parameters, c.flags, c.max_tokens_applied) == (["max_tokens"], [], None)
+    assert {"max_tokens", "max_completion_tokens"}.isdisjoint(stub.bodies[1])
+
+
+def test_a_cap_that_was_exceeded_bounds_nothing_later(stub: ProviderStub) -> None:
+    def long(tokens: int, calls: Any = ()) -> Answer:
+        body = body_of("openai_compat", "x", calls)
+        body["usage"] = {"prompt_tokens": 5, "completion_tokens": tokens}
+        return Answer(body)
+
+    model = make_model("openai_compat", price=OUTPUT_ONLY)
+    talk = talk_to(stub, long(500, CALL), long(4_000, CALL), long(10, CALL), long(10), model=model)
+    assert talk.worst_cases == pytest.approx([0.001, 0.001, 0.008, 0.008])
+    assert talk.conversation.flags == ["over_cap"]
 
 
 def test_refusals_and_overflows_that_come_as_errors(stub: ProviderStub) -> None:

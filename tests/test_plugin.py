@@ -128,6 +128,8 @@ def test_env_file_lines(tmp_path: Path):
     assert read_env(file, {"A": "env", "E": ""}) == {
         "A": "env", "B": "two words", "C": "three", "D": "a#b", "E": "", "F": "q",
     }  # fmt: skip
+    file.write_bytes(b"\xef\xbb\xbfA=1\r\nB='2'\r\n")  # as Windows editors save it
+    assert read_env(file, {}) == {"A": "1", "B": "2"}
     file.write_text("A=1\nsk-secret value\n")
     with pytest.raises(ConfigError) as error:
         read_env(file, {})

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,8 @@ import pytest
 
 from pytest_ctxbench.dataset import TABLES as FILES
 from pytest_ctxbench.errors import ConfigError
-from pytest_ctxbench.local.process import start_endpoint
+from pytest_ctxbench.local.process import start_endpoint, sweep_homes
+from pytest_ctxbench.local.schema import HOME_PREFIX
 
 ROOT = Path(__file__).parents[1]
 DATA, CONTEXT = ROOT / "data", ROOT / "setup" / "context"
@@ -151,6 +153,7 @@ def test_one_ready_line_and_a_clean_end(run: Callable[..., Served], small: Path,
     assert len(engines) == 2
     (home,) = served.temporary.iterdir()
     assert home.stat().st_mode & 0o077 == 0
+    assert home.name.startswith(f"{HOME_PREFIX}{served.process.pid}-")
     code, complaints = served.end(number)
     assert (code, complaints) == (0, "")
     until_gone(engines)
@@ -335,6 +338,46 @@ def test_engines_end_with_a_killed_server_and_clean_up(
     until_gone(engines)
     endpoint.stop()
     assert list(tmp_path.iterdir()) == []
+
+
+@LINUX
+def test_the_next_server_removes_the_databases_of_one_that_was_killed_with_its_engines(
+    run: Callable[..., Served], small: Path
+) -> None:
+    first = run("--data", str(small))
+    (left,) = first.temporary.iterdir()
+    engines = children(first.process.pid)
+    for pid in engines:
+        os.kill(pid, signal.SIGSTOP)  # so that it cannot clean up
+    assert first.end(signal.SIGKILL)[0] == -signal.SIGKILL
+    for pid in engines:
+        os.kill(pid, signal.SIGKILL)
+    until_gone(engines)
+    assert left.is_dir()
+    second = run("--data", str(small), environment={"TMPDIR": str(first.temporary)})
+    (home,) = first.temporary.iterdir()
+    assert home.name.startswith(f"{HOME_PREFIX}{second.process.pid}-")
+    third = run("--data", str(small), environment={"TMPDIR": str(first.temporary)})
+    assert home in first.temporary.iterdir()
+    for served in (second, third):
+        assert served.end(signal.SIGTERM)[0] == 0
+    assert list(first.temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_only_folders_of_dead_servers_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: bool) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    kept = [f"{HOME_PREFIX}{os.getpid()}-abc", f"{HOME_PREFIX}abcdefgh", f"{HOME_PREFIX}{dead.pid}", "other"]
+    for name in (*kept, f"{HOME_PREFIX}{dead.pid}-a_b1"):
+        (tmp_path / name / "inner").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if started:
+        with pytest.raises(ConfigError):
+            start_endpoint(data=tmp_path / "nothing", context=CONTEXT)
+    else:
+        sweep_homes()
+    assert {path.name for path in tmp_path.iterdir()} == set(kept)
 
 
 def test_ready_json_needs_its_credentials() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pytest_ctxbench.errors import HarnessError
+from pytest_ctxbench.errors import BudgetExhausted, HarnessError
 from pytest_ctxbench.models import Model
 from pytest_ctxbench.pricing import cost_of_call, worst_case
 from pytest_ctxbench.usage import add_usage
@@ -28,6 +28,9 @@ __all__ = ["run_conversation"]
 
 #: Tokens that vendors put around tools and system prompt, which no size of ours shows.
 _HIDDEN_TOKENS = 1_024
+#: The longest completion that the budget reckons with where the provider takes no cap: a completion is a part of the
+#: context window, and the largest windows have this many tokens.
+_UNCAPPED_TOKENS = 1_000_000
 _MALFORMED_CALL = "Your last tool call could not be read. Make the call again, with arguments that are valid JSON."
 _EMPTY = {False: "(empty result)", True: "(error without a message)"}
 
@@ -99,6 +102,7 @@ class _Run:
         # What the last reply said of its prompt, and how long that prompt was: the base of the next estimate.
         self._known_tokens: int | None = None
         self._known_bytes = 0
+        self._longest_output = 0  # tokens, of one completion: a cap that was exceeded once bounds nothing
 
     # -- the conversation
 
@@ -168,7 +172,7 @@ class _Run:
         only_pages = c.turns == 0  # so far every answer of the conversation was something that is no JSON at all
         while True:
             worst = self._worst_case()
-            self.before_call(worst)
+            self._reserve(worst)
             started = self.clock.monotonic()
             try:
                 reply = await dialect.request()
@@ -179,7 +183,7 @@ class _Run:
                     self._turned_down(fault, seconds)
                     return None
                 if fault.kind is Kind.BAD_PARAMETER and fault.parameter is not None:
-                    self._drop(fault.parameter, fault)
+                    self._do_without(fault.parameter, fault)
                     continue
                 if fault.kind is not Kind.TRANSIENT:
                     raise fault.error(self.model.id, stops_model=self._is_setup(fault)) from fault
@@ -217,7 +221,28 @@ class _Run:
             prompt = size + _HIDDEN_TOKENS
         else:
             prompt = self._known_tokens + max(0, size - self._known_bytes)
-        return worst_case(prompt, self.model.max_tokens, self.model.price)
+        cap = self.dialect.max_tokens
+        completion = max(_UNCAPPED_TOKENS if cap is None else cap, self._longest_output)
+        return worst_case(prompt, completion, self.model.price)
+
+    def _reserve(self, worst: float) -> None:
+        try:
+            self.before_call(worst)
+        except BudgetExhausted as error:
+            if self.dialect.max_tokens is not None:
+                raise
+            # One call for dollars looks like a mistake of ours without this.
+            why = f"the provider rejects max_tokens, so a completion counts as {_UNCAPPED_TOKENS:,} tokens"
+            raise BudgetExhausted(f"{error} ({why})") from error
+
+    def _see_output(self, output: int | None) -> None:
+        """Whether the provider keeps to the cap that was sent, reasoning included, as it is billed."""
+        if output is None:
+            return
+        self._longest_output = max(self._longest_output, output)
+        cap = self.dialect.max_tokens
+        if cap is not None and output > cap:
+            self.flag("over_cap")
 
     def _count(self, reply: Reply, seconds: float, worst: float) -> None:
         """Everything that a reply says of itself."""
@@ -232,6 +257,7 @@ class _Run:
         cost = None
         if usage is not None:
             c.usage = add_usage(c.usage, usage)
+            self._see_output(usage.output)
             cost = cost_of_call(usage, self.model.price)
             if usage.prompt is not None:
                 self._known_tokens, self._known_bytes = usage.prompt, dialect.request_bytes()
@@ -275,6 +301,8 @@ class _Run:
         c = self.c
         usage = normalise(self.dialect.name, fault.usage).usage if fault.usage else None
         cost = cost_of_call(usage, self.model.price) if usage is not None else None
+        if usage is not None:
+            self._see_output(usage.output)
         if usage is not None and cost is not None:
             c.usage = add_usage(c.usage, usage)
             c.cost_usd = None if c.cost_usd is None else c.cost_usd + cost
@@ -295,7 +323,14 @@ class _Run:
         failure = "provider_refusal" if fault.kind is Kind.REFUSAL else "context_overflow"
         self._fail(failure, fault.describe())
 
-    def _drop(self, parameter: str, fault: ProviderFault) -> None:
+    def _do_without(self, parameter: str, fault: ProviderFault) -> None:
+        """Send a rejected parameter under the name that the rejection gives for it, else no more."""
+        other_name = self.dialect.rename(parameter, str(fault))
+        if other_name is not None:
+            self.flag(f"{parameter}_renamed")
+            text = f"the provider rejects {parameter}, so it is sent as {other_name}"
+            self.event("note", text=text, reason=fault.describe())
+            return
         self.dialect.drop(parameter)
         self.c.dropped_parameters.append(parameter)
         self.event("note", text=f"the provider rejects {parameter}, so it is left out", reason=fault.describe())

@@ -212,7 +212,8 @@ RULES: tuple[Rule, ...] = (
         ),
         message=_re(
             r"maximum context length",
-            r"context[ _](?:length|window|limit|size)",
+            # Groq's rejection of max_tokens compares it with the window: "... is less than the `context_window`".
+            r"(?<!tokens` is less than the `)context[ _](?:length|window|limit|size)",
             r"prompt is too long",
             r"input is too long",
             r"maximum prompt length",

@@ -74,7 +74,7 @@ class Conversation:
     final_answer: str | None = None
     failure: str | None = None  # turn_cap | tool_timeout | provider_refusal | context_overflow | output_truncated
     failure_detail: str | None = None
-    flags: list[str] = field(default_factory=list)  # e.g. tool_call_as_text, usage_missing
+    flags: list[str] = field(default_factory=list)  # e.g. tool_call_as_text, usage_missing, over_cap
     trace: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     turn_times: list[dict[str, Any]] = field(default_factory=list)  # {turn, model_s, output_tokens}

@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Load the CSVs of one system into its tables over the REST API. Credentials and names come from the "
         "environment or .env, as for pytest: CDATA_EMAIL, CDATA_ACCESS_TOKEN, CDATA_API_URL; catalogs and schemas of "
         "other names by CDATA_CRM_CATALOG, CDATA_CRM_SCHEMA and so on. Run it again after an interruption: it inserts "
-        "only what is missing. A table that holds other rows is refused."
+        "only what is missing. A table that holds other rows is refused. One load of a system runs at a time on a "
+        "machine; do not load one table from two machines at the same time: that doubles rows, which is found at the "
+        "end."
     )
     parser.add_argument("--system", required=True, choices=tuple(SYSTEMS), help="which connection to load")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder with the six CSVs (default: data/)")
@@ -73,7 +75,7 @@ async def _load(system: str, env: Mapping[str, str], data: Path, batch: int, pro
 
     url = env.get("CDATA_API_URL") or LIVE_API_URL
     async with RestClient(url, env["CDATA_EMAIL"], env["CDATA_ACCESS_TOKEN"], timeout_s=_TIMEOUT_S) as rest:
-        return await load_system(rest, system, env, data, batch=batch, progress=progress.show)
+        return await load_system(rest, system, env, data, batch=batch, progress=progress.show, notice=progress.notice)
 
 
 def _report(state: TableState) -> bool:
@@ -91,7 +93,7 @@ def _report(state: TableState) -> bool:
     wrong = f", {state.foreign:,} that are not the dataset's ({state.example})" if state.foreign else ""
     print(
         f"ctxbench load: {shown}: {state.right:,} of {state.expected:,} rows are right after loading, "
-        f"{state.missing:,} missing{wrong}; correct the table and run the same command again",
+        f"{state.missing:,} missing{wrong}; correct the table and run the same command again{state.removal}",
         file=sys.stderr,
     )
     return False
@@ -124,6 +126,10 @@ class _Progress:
         elif tenth > self._tenth:
             print(f"{line} ({10 * tenth}%)", file=sys.stderr, flush=True)
         self._tenth = max(tenth, self._tenth)
+
+    def notice(self, line: str) -> None:
+        self.end()
+        print(f"ctxbench load: {line}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
         if self._open:

@@ -66,11 +66,13 @@ def run(args: argparse.Namespace) -> int:
         layout = find_layout()
         data = data or (None if args.empty else layout.data)
         context = context or layout.context
+    from pytest_ctxbench.local.process import sweep_homes
     from pytest_ctxbench.local.schema import HOME_PREFIX
 
     password, control, made_up = _credentials(args)
     listener = _listen(args.port)
-    home = Path(tempfile.mkdtemp(prefix=HOME_PREFIX))
+    sweep_homes()
+    home = Path(tempfile.mkdtemp(prefix=f"{HOME_PREFIX}{os.getpid()}-"))
     try:
         return asyncio.run(_serve(args, data, context, home, listener, password, control, made_up))
     finally:

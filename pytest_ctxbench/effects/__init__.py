@@ -5,6 +5,7 @@
 """
 
 from .files import FILES, write_tables
+from .headline import headline
 from .power import Detectable, detectable
 from .report import findings, markdown, terminal_lines
 from .table import EFFECTS_KINDS, Planned, effects, pass_hat_k, planned_runs, write_effects
@@ -17,6 +18,7 @@ __all__ = [
     "detectable",
     "effects",
     "findings",
+    "headline",
     "markdown",
     "pass_hat_k",
     "planned_runs",

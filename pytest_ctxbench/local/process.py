@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +19,11 @@ from types import TracebackType
 from typing import Any
 
 from pytest_ctxbench.errors import ConfigError, HarnessError
+from pytest_ctxbench.store import process_is_alive
 
-__all__ = ["EndpointProcess", "start_endpoint"]
+from .schema import HOME_PREFIX
+
+__all__ = ["EndpointProcess", "start_endpoint", "sweep_homes"]
 
 START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 10.0
@@ -68,6 +73,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def sweep_homes() -> None:
+    """Remove the databases of servers that were killed. The folders of living ones are named by their process."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{HOME_PREFIX}*"):
+        match = re.fullmatch(rf"{HOME_PREFIX}(\d+)-\w+", folder.name)
+        if match and not process_is_alive(int(match.group(1))):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def start_endpoint(
     *,
     data: Path | None,
@@ -87,6 +100,7 @@ def start_endpoint(
     command line or environment. Raises `ConfigError` for a dataset or context folder that cannot be used and
     `HarnessError` when the server does not start.
     """
+    sweep_homes()
     password = password or secrets.token_urlsafe(24)
     control_token = control_token or secrets.token_urlsafe(24)
     command = [sys.executable, "-m", "pytest_ctxbench.cli", "serve", "--ready-json", "--port", "0",

@@ -10,7 +10,8 @@ from pytest_ctxbench.dataset import KINDS, REQUIRED
 
 __all__ = ["CATALOGS", "HOME_PREFIX", "TABLES", "Column", "Table", "database_files", "tables_for"]
 
-#: What the folder of a server's databases is called, in the system's folder for temporary files.
+#: What the name of a server's folder of databases begins with, in the system's folder for temporary files; then
+#: follow the server's process id and a hyphen.
 HOME_PREFIX = "ctxbench-serve-"
 
 CATALOGS = ("CRM_System", "Warehouse_System", "ITSM_System")

@@ -179,7 +179,8 @@ class Dialect(ABC):
 
     `request()` makes one attempt and leaves the history alone; `accept()` and `give_results()` extend it. What may
     be dropped when the provider rejects it by name stands in `droppable`. `places` says where the body holds each
-    parameter, so that what is recorded as sent is read off what was sent; `sent` has the last request's.
+    parameter, so that what is recorded as sent is read off what was sent; `sent` has the last request's. `paths` are
+    the conversation's own places: they change when a provider wants a parameter under another name.
     """
 
     name: ClassVar[str]
@@ -194,6 +195,10 @@ class Dialect(ABC):
         problem = self.problem_with(model, base_url)
         if not base_url or problem:
             raise ProviderFault(Kind.BAD_CONFIGURATION, problem or "").error(model.id, stops_model=True)
+        if not setup.key.isascii() or not setup.key.isprintable():
+            whose = f"the key in {model.key_env}" if model.key_env else "the key"
+            fault = ProviderFault(Kind.AUTH, f"{whose} holds characters that cannot be sent")
+            raise fault.error(model.id, stops_model=True)
         self.setup = setup
         self.base_url = base_url
         self.temperature = model.temperature
@@ -204,6 +209,7 @@ class Dialect(ABC):
         self._history_bytes = 0
         self._fixed_bytes = _size([setup.system, [[t.name, t.description, t.input_schema] for t in setup.tools]])
         self._calls_seen = 0
+        self.paths: dict[str, tuple[str, ...]] = dict(self.places)
         self.sent: dict[str, Any] | None = None
         self.http = setup.http.client(base_url, setup.timeout_s)
 
@@ -253,7 +259,7 @@ class Dialect(ABC):
         """One attempt. Raises `ProviderFault` and nothing else."""
         wall = self.setup.wall() if self.setup.wall else None
         body = _merged(self.body(), self.extra_body())
-        self.sent = {name: value for name, path in self.places.items() if (value := _at(body, path)) is not None}
+        self.sent = {name: value for name, path in self.paths.items() if (value := _at(body, path)) is not None}
         try:
             async with asyncio.timeout(self.setup.timeout_s):
                 answer = await self._send(body)
@@ -277,6 +283,13 @@ class Dialect(ABC):
         """Leave a parameter out from now on."""
         setattr(self, parameter, None)
         (self.sent or {}).pop(parameter, None)
+
+    def rename(self, parameter: str, rejection: str) -> str | None:
+        """Send a parameter from now on under the other name that the text of its rejection gives for it.
+
+        That name; None, and nothing is changed, when there is none that this dialect knows.
+        """
+        return None
 
     def reasoning_mode(self) -> str | None:
         """What the last request asked for: `effort=medium`, `thinking_budget=2048`, both, or `default`; None before

@@ -33,6 +33,14 @@ _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 _BROKEN = frozenset({"error", "insufficient_system_resource", "abort"})
 _REFUSALS = frozenset({"content_filter", "safety", "recitation"})
 _LENGTHS = frozenset({"length", "max_tokens", "model_length", "max_output_tokens"})
+_CAP = "max_completion_tokens"  # the newer name of max_tokens
+#: A rejection that gives it as the name to use; one that merely holds it does not.
+_USE_CAP = re.compile(
+    r"\b(?:use|using|try|send|pass|specify|favou?r of|replaced (?:by|with))"
+    rf"[\s:]+(?:the\s+)?(?:parameter\s+)?\W?{_CAP}\b"
+    rf"|\b{_CAP}\b\W*(?:instead|(?:should|must) be used)",
+    re.IGNORECASE,
+)
 
 
 class OpenAICompatDialect(Dialect):
@@ -85,7 +93,7 @@ class OpenAICompatDialect(Dialect):
                 for t in self.setup.tools
             ]
         if self.max_tokens is not None:
-            (field,) = self.places["max_tokens"]
+            (field,) = self.paths["max_tokens"]
             body[field] = self.max_tokens
         if self.temperature is not None:
             body["temperature"] = self.temperature
@@ -95,6 +103,13 @@ class OpenAICompatDialect(Dialect):
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}
         return body
+
+    def rename(self, parameter: str, rejection: str) -> str | None:
+        if parameter != "max_tokens" or self.paths[parameter] == (_CAP,) or not _USE_CAP.search(rejection):
+            return None
+        self.paths[parameter] = (_CAP,)
+        (self.sent or {}).pop(parameter, None)
+        return _CAP
 
     async def _send(self, body: dict[str, Any]) -> Any:
         completions = self._completions
