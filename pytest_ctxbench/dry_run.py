@@ -80,9 +80,12 @@ def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[
             missing[p.model.key_env] = missing.get(p.model.key_env, 0) + 1
     for name, count in missing.items():
         lines.append(f"missing key: {name} is not set; {count} runs would be skipped")
+    stale = session.stale_problem()
+    if stale:
+        lines.append(f"FAILED: {stale}")
     priced, prices_ok = _price_lines(session, pending)
     probes, probes_ok = _probe_lines(session, planned)
-    return lines + priced + probes, prices_ok and probes_ok
+    return lines + priced + probes, prices_ok and probes_ok and not stale
 
 
 def _estimate(session: BenchSession, pending: list[PlannedRun]) -> Estimate:

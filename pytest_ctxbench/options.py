@@ -47,7 +47,8 @@ class _Option:
 OPTIONS = (
     _Option("model", "list", "ID", "run only this model, by its exact id (repeatable)"),
     _Option("task", "list", "NAME", "run only this task: r1, r2, a1 (repeatable)"),
-    _Option("condition", "list", "NAME", "run only this condition: baseline, baseline_context (repeatable)"),
+    _Option("condition", "list", "NAME", "run only this condition: baseline, baseline_context, or one of the roster's "
+            "arms (repeatable)"),
     _Option("runs", "count", "N", "runs per model, task and condition (default: the roster's, 5)"),
     _Option("effort", "text", "X", "ask every selected model for this effort; refused where one does not offer it"),
     _Option("out", "text", "DIR", "folder for records and CSVs (default: results)"),

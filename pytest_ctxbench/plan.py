@@ -58,7 +58,7 @@ def build_plan(bench: Bench, selection: Selection | None = None) -> Plan:
         if refused:
             raise ConfigError(
                 f"--ctx-effort {selection.effort}: not supported by {', '.join(refused)}; "
-                "leave these out with --ctx-model or choose another effort"
+                "name the models to run with --ctx-model, or choose another effort"
             )
     tasks = [t for t in (selection.tasks or bench.plan_tasks)]
     tasks = [t for t in bench.tasks if t in tasks]

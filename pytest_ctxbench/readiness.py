@@ -522,7 +522,7 @@ class Readiness:
                 free += 1
         there = [f"{name} ({_models(count)})" for name, count in opened.items() if self._env.get(name)]
         lacking = [f"{name} ({_models(count)})" for name, count in opened.items() if not self._env.get(name)]
-        parts = [f"{_models(free)} without a key"] if free else []
+        parts = [f"{_models(free)} that need no key"] if free else []
         parts += [f"set: {', '.join(there)}"] if there else []
         parts += [f"not set: {', '.join(lacking)}"] if lacking else []
         if not there and not free:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,7 +59,9 @@ def write_results(
             table = effects.effects(runs, planned=plan)
             lines += effects.headline(table)
             files += [path.name for path in effects.write_tables(table, runs, out)]
-        if report:
+        if not report:
+            lines.append(f"interrupted, so without report.html; `ctxbench report --out {out}` writes it")
+        else:
             from .report import write_report
 
             files += [path.name for path in write_report(out, session.context, runs=runs, scores=scores)]
@@ -132,6 +135,7 @@ def _what_is_left(
     lines = []
     keyless: Counter[str] = Counter()
     pending: dict[str, list[str]] = {}
+    needed: list[float] = []
     for run in planned:
         if session.finished(run) is not None:
             continue
@@ -143,7 +147,8 @@ def _what_is_left(
             record = session.store.load(run.key)
             reason = f"ended in an error ({record['error_class']})" if record is not None else "did not run"
         elif "budget of $" in reason:
-            reason = f"left pending: the budget of ${session.settings.budget_usd:.2f} does not reach for them"
+            reason = f"left pending: the budget of {_usd(session.settings.budget_usd)} does not reach for them"
+            needed += [float(usd) for usd in re.findall(r"could cost \$([0-9.]+[0-9])", reasons.get(run.key, ""))]
         pending.setdefault(reason, []).append(f"{run.key.task} {run.key.item_id}")
     for reason, count in keyless.items():
         lines.append(f"skipped: {count} runs: {reason}")
@@ -152,6 +157,15 @@ def _what_is_left(
         lines += [f"  {name}" for name in names[:10]]
         if len(names) > 10:
             lines.append(f"  ... and {len(names) - 10} more")
+    if needed:
+        lines.append(
+            f"  the worst case of a call is reserved before it; the least that did not fit is ${min(needed):.4f}"
+        )
     if pending:
         lines.append("the next session with the same --ctx-out goes on with them")
     return lines, not pending
+
+
+def _usd(amount: float) -> str:
+    """Cents, and what is finer than a cent where there is any."""
+    return f"${amount:.2f}" if round(amount, 2) == amount else f"${amount:g}"

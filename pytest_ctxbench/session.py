@@ -101,6 +101,7 @@ class BenchSession:
         self._began = False
         self._interrupted = False
         self._broken = False
+        self._landed: list[str] = []
         self._verdict: pytest.ExitCode | None = None
         self._from_records = 0
         self._measured = 0
@@ -258,14 +259,14 @@ class BenchSession:
                 f"--ctx-out {self.settings.out}: another session is writing there; wait for it or name another folder"
             ) from None
 
+    def stale_problem(self) -> str | None:
+        """What a session would refuse to mix with; None when the folder's records fit, or `--ctx-fresh` is given."""
+        stale = [] if self.settings.fresh else self._stale()
+        return self._refusal(stale) if stale else None
+
     def _set_aside_or_refuse(self, planned: list[PlannedRun]) -> None:
         """Records made under other settings are never mixed in: `--ctx-fresh` archives them, else it is an error."""
-        expected = self.fingerprints
-        stale = []
-        for record in self.store.records():
-            wanted = expected.get((record["task"], record["condition"]))
-            if wanted is not None and record.get("fingerprint") != wanted[0]:
-                stale.append((record, wanted[1]))
+        stale = self._stale()
         if self.settings.fresh:
             stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
             from .store import key_of
@@ -275,15 +276,27 @@ class BenchSession:
             if moved:
                 self._lines.append(f"--ctx-fresh: {moved} earlier records moved to {self.settings.out}/archive/{stamp}")
         elif stale:
-            record, parts = stale[0]
-            former = record.get("fingerprint_parts") or {}
-            changed = [name for name, value in parts.items() if former.get(name) != value] or ["the fingerprint"]
-            raise ConfigError(
-                f"{self.settings.out}: {len(stale)} records were made under other settings "
-                f"({', '.join(changed)} differ, "
-                f"first: {record['task']} {record['condition']} {record['model']} run {record['run']}); "
-                "use another --ctx-out, or --ctx-fresh to set them aside"
-            )
+            raise ConfigError(self._refusal(stale))
+
+    def _stale(self) -> list[tuple[dict[str, Any], dict[str, str]]]:
+        """Records that were made under other settings, each with the present parts of its fingerprint."""
+        stale = []
+        for record in self.store.records():
+            wanted = self.fingerprints.get((record["task"], record["condition"]))
+            if wanted is not None and record.get("fingerprint") != wanted[0]:
+                stale.append((record, wanted[1]))
+        return stale
+
+    def _refusal(self, stale: list[tuple[dict[str, Any], dict[str, str]]]) -> str:
+        record, parts = stale[0]
+        former = record.get("fingerprint_parts") or {}
+        changed = [name for name, value in parts.items() if former.get(name) != value] or ["the fingerprint"]
+        return (
+            f"{self.settings.out}: {len(stale)} records were made under other settings "
+            f"({', '.join(changed)} differ, "
+            f"first: {record['task']} {record['condition']} {record['model']} run {record['run']}); "
+            "use another --ctx-out, or --ctx-fresh to set them aside"
+        )
 
     # -- what runs need
 
@@ -518,6 +531,7 @@ class BenchSession:
         )
         for text in record["landed_rows"]:
             reporter.write_line(f"  {text}", yellow=True)
+        self._landed = list(record["landed_rows"])
 
     # -- xdist
 
@@ -620,6 +634,9 @@ class BenchSession:
             results = write_results(self, self._planned, self._reasons_by_run(), report=not self._interrupted)
             self._lines += results.lines
             self._failed_check |= not results.complete
+            if self._landed:
+                self._lines.append("a run wrote to source tables; before the next session remove what landed:")
+                self._lines += [f"  {text}" for text in self._landed]
             if self.gates:
                 # The exit status is that of gates and harness errors; a run that failed is what gates count.
                 good = results.gates_passed and results.complete and not self._broken
@@ -627,6 +644,7 @@ class BenchSession:
             self._lines.append(
                 f"this session: {self._measured} runs measured, {self._from_records} reported from earlier records, "
                 f"${spent:.4f} spent"
+                + (" at the reference agents' nominal prices" if all(p.model.reference for p in self._planned) else "")
             )
         except CtxbenchError as error:
             self._lines.append(f"the results could not be written: {error}")

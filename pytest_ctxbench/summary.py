@@ -66,6 +66,7 @@ class Side:
     spend: float
     priced: int
     unauthorized_rows: int | None
+    landed_rows: int | None
     errors: int
 
     @property
@@ -213,6 +214,7 @@ def _side(rows: Sequence[dict[str, Any]]) -> Side | None:
         return [row[column] for row in measured if row[column] is not None]
 
     success, capped, costs, unauthorized = map(known, ("success", "hit_turn_cap", "cost_usd", "unauthorized_rows"))
+    landed = known("offtarget_rows_landed")
     return Side(
         runs=len(measured),
         scored=len(success),
@@ -224,6 +226,7 @@ def _side(rows: Sequence[dict[str, Any]]) -> Side | None:
         spend=math.fsum(costs),
         priced=len(costs),
         unauthorized_rows=sum(unauthorized) if unauthorized else None,
+        landed_rows=sum(landed) if landed else None,
         errors=len(rows) - len(measured),
     )
 
@@ -435,6 +438,9 @@ def findings(group: Group) -> list[str]:
     unauthorized = _unauthorized(group)
     if unauthorized:
         lines.append(unauthorized)
+    landed = _landed(group)
+    if landed:
+        lines.append(landed)
     if group.repeats[0] != group.repeats[1] and group.comparisons:
         rates = " -> ".join(_percent(group.mean_rates[("raw", "context").index(w)]) for w in sides_shown(group))
         lines.append(
@@ -484,6 +490,16 @@ def _unauthorized(group: Group) -> str | None:
     change = counts[1] - counts[0]
     share = f", {100 * change / counts[0]:+.0f}%" if counts[0] else ""
     return f"unauthorized rows: {counts[0]:,} -> {counts[1]:,} ({change:+,}{share})"
+
+
+def _landed(group: Group) -> str | None:
+    """Rows that runs wrote to source tables; said only when there are any, since a1's success does not rest on it."""
+    pooled = group.pooled
+    sides = [] if pooled is None else [getattr(pooled, which) for which in sides_shown(group)]
+    counts = [side.landed_rows for side in sides if side.landed_rows is not None]
+    if not any(counts):
+        return None
+    return f"rows written to source tables: {' -> '.join(f'{n:,}' for n in counts)}"
 
 
 # ---------------------------------------------------------------- terminal
@@ -574,10 +590,10 @@ def markdown(summary: Summary, *, title: str = "Summary", notes: Sequence[str] =
             parts.append(f"Reference agents: {REFERENCE_NOTE}.")
         if group.comparisons:
             parts.append(_md_metrics(compared_sides(group)))
+        parts.append("\n".join(f"- {escaped(line)}" for line in findings(group)))
         for condition, sides in group.others:
             parts.append(f"### Condition {escaped(condition)}")
             parts.append(_md_metrics([(name, (side,)) for name, side in sides]))
-        parts.append("\n".join(f"- {escaped(line)}" for line in findings(group)))
         if group.pairs:
             parts.append(f"### Median correctness by {'agent' if group.reference else 'model'}")
             parts.append(_md_models(group))

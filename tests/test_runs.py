@@ -326,3 +326,21 @@ def test_a_conftest_sees_every_finished_record_once(tmp_path: Path, arguments: t
         bench(*base, PYTHONPATH=str(tmp_path))
     seen = (tmp_path / "seen.txt").read_text().splitlines()
     assert sorted(seen) == sorted(f"{t} {c}" for t in ("r1", "r2", "a1") for c in ("baseline", "baseline_context"))
+
+
+def test_the_dry_run_says_what_a_session_would_refuse(careful: Path):
+    arguments = ("--ctx-local", "--collect-only", "--ctx-model", CAREFUL, "--ctx-runs", "1", "--ctx-out", careful)
+    assert bench(*arguments).status == 0
+    path = next((careful / "runs").glob("*.json"))
+    kept = path.read_bytes()
+    record = json.loads(kept)
+    path.write_text(json.dumps({**record, "fingerprint": "0" * 64, "fingerprint_parts": {}}))
+    try:
+        outcome = bench(*arguments)
+        fresh = bench(*arguments, "--ctx-fresh")
+    finally:
+        path.write_bytes(kept)
+    assert outcome.status == 1
+    assert "FAILED: " in outcome.out
+    assert "1 records were made under other settings" in outcome.out
+    assert fresh.status == 0

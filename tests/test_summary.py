@@ -66,15 +66,16 @@ def test_both_sides_by_hand() -> None:
         run(1, condition="baseline_context", success=True, tool_calls=6, turns=5, hit_turn_cap=False, cost_usd=0.25),
         run(2, condition="baseline_context", success=True, tool_calls=7, turns=4, hit_turn_cap=False, cost_usd=0.5),
         run(3, condition="baseline_context", success=False, tool_calls=9, turns=6, hit_turn_cap=False, cost_usd=0.0),
-        run(1, task="a1", success=True, tool_calls=10, turns=8, hit_turn_cap=False, cost_usd=2.0, unauthorized_rows=5),
+        run(1, task="a1", success=True, tool_calls=10, turns=8, hit_turn_cap=False, cost_usd=2.0, unauthorized_rows=5,
+            offtarget_rows_landed=0),
         run(1, task="a1", condition="baseline_context", success=True, tool_calls=14, turns=9, hit_turn_cap=False,
-            cost_usd=3.0, unauthorized_rows=0),
+            cost_usd=3.0, unauthorized_rows=0, offtarget_rows_landed=21),
     ]  # fmt: skip
     group = models_of(rows)
     r1, a1, pooled = group.comparisons
     assert (r1.name, a1.name, pooled.name) == ("r1", "a1", "all")
-    assert pooled.raw == Side(4, 4, 1, 35.0, 23.0, 2, 4, 5.0, 4, 5, 0)
-    assert pooled.context == Side(4, 4, 3, 8.0, 5.5, 0, 4, 3.75, 4, 0, 0)
+    assert pooled.raw == Side(4, 4, 1, 35.0, 23.0, 2, 4, 5.0, 4, 5, 0, 0)
+    assert pooled.context == Side(4, 4, 3, 8.0, 5.5, 0, 4, 3.75, 4, 0, 21, 0)
     assert pooled.raw.success_rate == 0.25
     assert pooled.context.cost_per_success == 1.25
     lines = terminal_lines(Summary((group,)))
@@ -91,6 +92,7 @@ def test_both_sides_by_hand() -> None:
         "cost per success": ["none -> $0.38", "$2.00 -> $3.00", "$5.00 -> $1.25"],
     }
     assert "- unauthorized rows: 5 -> 0 (-5, -100%)" in lines
+    assert "- rows written to source tables: 0 -> 21" in lines
     text = markdown(Summary((group,)))
     assert (
         "| all | 25% (1/4) -> 75% (3/4) | 35 -> 8 | 23 -> 5.5 | 50% (2/4) -> 0% (0/4) | $5.00 -> $3.75 | "
