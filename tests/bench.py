@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ def environment(**more: str) -> dict[str, str]:
 
 def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *map(str, arguments)]
+
+
+def interruptible() -> None:
+    """For `preexec_fn`: a shell starts its background jobs with SIGINT ignored, and their children would inherit it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def bench(*arguments: str | Path, timeout: float = 240, cwd: Path = ROOT, **env: str) -> Outcome:

@@ -25,6 +25,7 @@ import duckdb
 import httpx2
 import pytest
 import sqlglot
+from bench import interruptible
 from serving import Served, drop_connection
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -353,6 +354,7 @@ class Loader:
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
+            preexec_fn=interruptible,
         )
 
     def end(self) -> tuple[int, str, str]:

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from bench import ROOT, bench, command, environment, rows, without_times
+from bench import ROOT, bench, command, environment, interruptible, rows, without_times
 
 from pytest_ctxbench.config import load_bench
 from pytest_ctxbench.layout import Layout
@@ -181,7 +181,7 @@ def test_every_dialect_carries_at_least_two_agents():
 
 def _start(out: Path, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command(*SMALL, *CREW, "--ctx-out", out, *more), cwd=ROOT, env=environment(), text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=interruptible)  # fmt: skip
 
 
 def _wait_for_records(process: subprocess.Popen[str], out: Path, count: int) -> None:
