@@ -181,7 +181,8 @@ def test_every_dialect_carries_at_least_two_agents():
 
 def _start(out: Path, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command(*SMALL, *CREW, "--ctx-out", out, *more), cwd=ROOT, env=environment(), text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=interruptible)  # fmt: skip
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                            preexec_fn=interruptible)  # fmt: skip
 
 
 def _wait_for_records(process: subprocess.Popen[str], out: Path, count: int) -> None:
