@@ -94,6 +94,11 @@ class Bench:
         name = self.tasks[task].toolset + self.conditions[condition].toolset_suffix
         return name, self.toolsets[name]
 
+    def searched(self, task: str, condition: str) -> str:
+        """The entry set that search_context searches; the default one where it is not offered."""
+        _, ops = self.toolset(task, condition)
+        return self.conditions[condition].entries if "search_context" in ops else DEFAULT_SET
+
     def system(self, task: str, condition: str) -> str:
         """The system prompt of a run: the task's own, and the entries where the condition puts them there.
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from .entries import DEFAULT_SET
 from .errors import CtxbenchError, VerifierError
+from .estimate import Estimate, duration, estimate
 from .loop_thread import LoopThread, run_once
 from .plan import PlannedRun
 from .services import make_verifier
 
 if TYPE_CHECKING:
-    from .estimate import Estimate
     from .services import Services
     from .session import BenchSession
 
@@ -89,8 +89,6 @@ def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[
 
 
 def _estimate(session: BenchSession, pending: list[PlannedRun]) -> Estimate:
-    from .estimate import estimate
-
     workers = getattr(session.config.option, "numprocesses", None) or 1
     return estimate(pending, session.store.records(), workers=workers, lane_caps=session.plan.lane_caps)
 
@@ -104,14 +102,9 @@ def _estimate_lines(expected: Estimate, pending: int) -> list[str]:
     line = (
         f"estimate for {expected.known} pending runs (low / middle / high): "
         f"${cost.low:.2f} / ${cost.middle:.2f} / ${cost.high:.2f}, "
-        f"{_duration(session_s.low)} / {_duration(session_s.middle)} / {_duration(session_s.high)}"
+        f"{duration(session_s.low)} / {duration(session_s.middle)} / {duration(session_s.high)}"
     )
     return [line + (f"; unknown for {expected.unknown} more: no comparable run is on record" * bool(expected.unknown))]
-
-
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def _price_lines(session: BenchSession, pending: list[PlannedRun]) -> tuple[list[str], bool]:
@@ -139,7 +132,7 @@ def _probe_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list
     offers = {}
     for p in planned:
         name, ops = bench.toolset(p.key.task, p.key.condition)
-        entries = bench.conditions[p.key.condition].entries if "search_context" in ops else DEFAULT_SET
+        entries = bench.searched(p.key.task, p.key.condition)
         offers[name if entries == DEFAULT_SET else f"{name} over {entries}"] = (ops, entries)
     session.check_live()
     services = session.services()

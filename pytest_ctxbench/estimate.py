@@ -17,7 +17,7 @@ from .plan import PlannedRun
 from .pricing import cost_of_call
 from .usage import Usage
 
-__all__ = ["Estimate", "Range", "estimate"]
+__all__ = ["Estimate", "Range", "duration", "estimate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,12 @@ def estimate(
     bounds += [_divided(total, min(lane_caps.get(lane, workers), workers)) for lane, total in lanes.items()]
     session = Range(max(b.low for b in bounds), max(b.middle for b in bounds), max(b.high for b in bounds))
     return Estimate(cost, seconds, session, known, len(pending) - known, by_model)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: `90 s`, `45 min`, `2.5 h`."""
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def _divided(total: Range, by: int) -> Range:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -20,6 +18,7 @@ from .config import Bench
 from .entries import DEFAULT_SET
 from .errors import EndpointError, HarnessError
 from .loop_thread import LoopThread
+from .machine_lock import lock_path, open_lock
 from .plan import PlannedRun
 
 if TYPE_CHECKING:
@@ -88,9 +87,7 @@ class Executor:
         from .mcp_session import compare_tools, open_session
 
         toolset, ops = self._bench.toolset(planned.key.task, planned.key.condition)
-        entries = self._bench.conditions[planned.key.condition].entries
-        if "search_context" not in ops:
-            entries = DEFAULT_SET  # nothing is searched
+        entries = self._bench.searched(planned.key.task, planned.key.condition)
         settings = self.services.mcp_settings(ops, self._bench, entries)
         manager: AbstractAsyncContextManager[McpSession] = open_session(settings)
 
@@ -117,11 +114,7 @@ class Executor:
         against every session of this machine, since they all write to the one queue."""
         live = self.services.kind != "local"
         path = self._queue_lock(name) if live else self._folder / f"{name}.lock"
-        try:
-            # Without O_CREAT first: a shared temporary folder may refuse it for a file of another user.
-            file = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
+        file = open_lock(path)
         try:
             while True:
                 try:
@@ -138,8 +131,7 @@ class Executor:
         from .systems import system_tables
 
         queue = next(table.name for table in system_tables(self._env) if table.is_queue)
-        of_service = hashlib.sha256(f"{self.services.api_url} {queue} {name}".encode()).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"ctxbench-queue-{of_service}.lock"
+        return lock_path("queue", self.services.api_url, queue, name)
 
     def verifier(self) -> Verifier:
         """The process's own, made at its first use."""

@@ -15,8 +15,8 @@ __all__ = ["Holds"]
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """`kind` says what is held: disk and account (everything), sources (everything on a live endpoint), queue (write
-    tasks), model, toolset; `name` which model or toolset."""
+    """`kind` says what is held: disk and account (everything), queue (write tasks), model, toolset; `name` which of
+    the last two."""
 
     folder: Path
 
@@ -25,9 +25,6 @@ class Holds:
 
     def put(self, kind: str, name: str = "", *, reason: str) -> None:
         self._file(kind, name).write_text(reason, encoding="utf-8", errors="replace")
-
-    def lift(self, kind: str, name: str = "") -> None:
-        self._file(kind, name).unlink(missing_ok=True)
 
     def reason(self, kind: str, name: str = "") -> str | None:
         """Why, or None when it is not held."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from .estimate import duration
 from .records import RunKey
 
 __all__ = ["LiveLine", "Progress", "wanted"]
@@ -68,12 +69,7 @@ class Progress:
         parts.append(f"${self._spent():.2f} of ${self._budget_usd:.2f}")
         if self._measured and pending:
             seconds = (self._clock() - self._started) / self._measured * pending
-            minutes = seconds / 60
-            parts.append(
-                f"about {seconds:.0f} s left" if minutes < 2
-                else f"about {minutes:.0f} min left" if minutes < 120
-                else f"about {minutes / 60:.1f} h left"
-            )  # fmt: skip
+            parts.append(f"about {duration(seconds)} left")
         return "ctxbench: " + ", ".join(parts)
 
 

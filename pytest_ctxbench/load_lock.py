@@ -8,10 +8,8 @@ the next load has to know of it. Loads on other machines are not seen.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .errors import ConfigError
+from .machine_lock import lock_path, open_lock
 from .store import write_atomically
 
 __all__ = ["Journal", "SentBatch", "exclusive_load"]
@@ -77,15 +76,9 @@ def exclusive_load(url: str, tables: Sequence[str]) -> Iterator[Journal]:
 
     `url` without credentials. Raises `ConfigError` when such a load is running or the lock cannot be opened.
     """
-    name = hashlib.sha256("\n".join([url, *tables]).casefold().encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir())
-    path = folder / f"ctxbench-load-{name}.lock"
+    path = lock_path("load", url, *tables)
     try:
-        try:
-            # Without O_CREAT first: a shared temporary folder may refuse it for a file of another user.
-            file = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
+        file = open_lock(path)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be opened ({error.strerror}), which keeps two loads of one table apart; correct its "
@@ -99,6 +92,6 @@ def exclusive_load(url: str, tables: Sequence[str]) -> Iterator[Journal]:
                 f"another load of {' and '.join(tables)} at {url} is running on this machine; wait for it"
             ) from None
         # every user has a journal of their own: in a shared folder nobody can replace a stranger's file
-        yield Journal(folder / f"ctxbench-load-{name}.{os.getuid()}.json")
+        yield Journal(path.with_suffix(f".{os.getuid()}.json"))
     finally:
         os.close(file)

@@ -41,6 +41,20 @@ class RunContext:
     fingerprints: Mapping[tuple[str, str], tuple[str, dict[str, str]]]
     _entries: dict[str, tuple[Entry, ...] | None] = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def for_scoring(cls, bench: Bench) -> RunContext:
+        """What the scores of stored records are recomputed with; no run starts with it. Raises `ConfigError`."""
+        from .goldens import read_golden
+        from .scoring.rubric import load_rubric
+
+        return cls(
+            bench=bench,
+            endpoint="",
+            goldens={name: read_golden(task.golden, name) for name, task in bench.tasks.items()},
+            rubric=load_rubric(bench.layout.config / "rubric.yaml"),
+            fingerprints={},
+        )
+
     def entries_of(self, condition: str) -> tuple[Entry, ...] | None:
         """What can be searched under a condition; None when the roster or the folder does not have it any more."""
         if condition not in self._entries:

@@ -416,16 +416,15 @@ class BenchSession:
             )
         except BudgetExhausted as error:
             pytest.skip(f"left pending: {error}")
-        if record["error_class"] == "budget":
-            # What its first calls cost is on record; the next session begins it anew.
-            self.store.save(planned.key, record, transcript)
-            pytest.skip(f"left pending: {record['error']}")
         try:
             self.store.save(planned.key, record, transcript)
         except HarnessError:
             # What cannot be stored is lost, and paid for: no further run starts.
             self.holds.put("disk", reason=f"no room in {self.settings.out}")
             raise
+        if record["error_class"] == "budget":
+            # What its first calls cost is on record; the next session begins it anew.
+            pytest.skip(f"left pending: {record['error']}")
         item.stash[RECORD] = record
         if record["error"] is not None:
             if record["stops_model"]:
@@ -445,7 +444,7 @@ class BenchSession:
     def _offer(self, planned: PlannedRun) -> str:
         """What a run asks of the endpoint: toolset and entries."""
         toolset, _ = self.bench.toolset(planned.key.task, planned.key.condition)
-        return f"{toolset} {self.bench.conditions[planned.key.condition].entries}"
+        return f"{toolset} {self.bench.searched(planned.key.task, planned.key.condition)}"
 
     @contextmanager
     def sources_as_loaded(self) -> Iterator[None]:
@@ -456,9 +455,7 @@ class BenchSession:
         except VerifierError as error:
             if error.error_class != "verifier_sources":
                 raise
-            self.holds.put("sources", reason=str(error))
             pytest.skip(f"left pending: {error}")
-        self.holds.lift("sources")
 
     def result(self, record: dict[str, Any]) -> RunResult:
         from .runner import score_record

@@ -40,19 +40,10 @@ def run(args: argparse.Namespace) -> int:
     context = None
     if args.config is not None or (out / "runs").is_dir():
         from pytest_ctxbench.config import load_bench
-        from pytest_ctxbench.goldens import read_golden
         from pytest_ctxbench.layout import find_layout
-        from pytest_ctxbench.scoring.rubric import load_rubric
 
         layout = find_layout()
-        bench = load_bench(args.config or layout.config / "models.yaml", layout)
-        context = RunContext(
-            bench=bench,
-            endpoint="",
-            goldens={name: read_golden(task.golden, name) for name, task in bench.tasks.items()},
-            rubric=load_rubric(layout.config / "rubric.yaml"),
-            fingerprints={},
-        )
+        context = RunContext.for_scoring(load_bench(args.config or layout.config / "models.yaml", layout))
     files = write_report(out, context, file=args.file)
     for file in files:
         print(f"{file} ({file.stat().st_size / 1e6:.1f} MB)")

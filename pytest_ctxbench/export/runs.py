@@ -10,11 +10,9 @@ from typing import Any
 
 from pytest_ctxbench.config import load_bench
 from pytest_ctxbench.errors import ConfigError
-from pytest_ctxbench.goldens import read_golden
 from pytest_ctxbench.layout import find_layout
 from pytest_ctxbench.records import RunKey
 from pytest_ctxbench.runner import RunContext, score_record
-from pytest_ctxbench.scoring.rubric import load_rubric
 from pytest_ctxbench.store import RecordStore, key_of
 
 from .conversation import Note, Reply, Said, read_conversation
@@ -76,15 +74,14 @@ def load_goldens() -> Goldens | None:
     try:
         layout = find_layout()
         bench = load_bench(layout.config / "models.yaml", layout)
-        rows, files = {}, {}
+        context = RunContext.for_scoring(bench)
+        files = {}
         for task in bench.tasks.values():
             raw = task.golden.read_bytes()
-            rows[task.name] = read_golden(task.golden, task.name)
             files[task.name] = (hashlib.sha256(raw).hexdigest(), raw.decode("utf-8-sig"))
-        rubric = load_rubric(layout.config / "rubric.yaml")
     except (ConfigError, OSError, UnicodeDecodeError):
         return None
-    return Goldens(RunContext(bench=bench, endpoint="", goldens=rows, rubric=rubric, fingerprints={}), files)
+    return Goldens(context, files)
 
 
 def cells(store: RecordStore) -> dict[tuple[str, str, str, str], list[RunKey]]:

@@ -1,0 +1,25 @@
+"""Locks between processes of one machine that share no folder: files in the system's folder for temporary files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+__all__ = ["lock_path", "open_lock"]
+
+
+def lock_path(kind: str, *subject: str) -> Path:
+    """The lock file of a kind of work on something, which is named by a hash: it may say where a service is."""
+    name = hashlib.sha256("\n".join(subject).casefold().encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"ctxbench-{kind}-{name}.lock"
+
+
+def open_lock(path: Path) -> int:
+    """A descriptor to `flock`, closed by the caller. Raises `OSError`."""
+    try:
+        # Without O_CREAT first: a shared temporary folder may refuse it for a file of another user.
+        return os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
