@@ -4,35 +4,49 @@ Every model call first reserves what it could cost at most. A call that would ta
 what is reserved past the limit is not made. So a session never spends more than its budget, and a worker that died
 keeps its reservation, because its call may have been billed.
 
+A call that does not fit waits as long as a reservation of another run can still turn out to be smaller; with many
+runs in flight the worst cases of their calls add up to far more than they will cost.
+
 The file outlives a session that was killed or interrupted: what it spent, and what its runs in flight may have cost,
 counts for the session that goes on with it. A session that ends by itself removes the file.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
-from collections.abc import Callable, Iterator
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import BudgetExhausted, ConfigError
+from .store import process_is_alive
 
 __all__ = ["Budget"]
 
+#: Behind the name of a process whose runs all wait for each other's reservations.
+_WAITING = " waiting"
+_POLL_S = 0.1
 
-@dataclass(frozen=True, slots=True)
+
 class Budget:
-    """`path` is the ledger's file; `limit_usd` None means no limit."""
+    """`path` is the ledger's file; `limit_usd` None means no limit. One object per process."""
 
-    path: Path
-    limit_usd: float | None
+    def __init__(self, path: Path, limit_usd: float | None) -> None:
+        self.path = path
+        self.limit_usd = limit_usd
+        #: Runs in flight of this process: what each has spent and reserved.
+        self._runs: dict[str, float] = {}
+        self._waiting: set[str] = set()
+        self._process = f"{os.getpid()}-{secrets.token_hex(4)}"
 
     @contextmanager
     def _ledger(self) -> Iterator[dict[str, float]]:
-        """{"carried": the interrupted session before, "spent": finished runs of this one, "<run>": what a run in
-        flight spent and reserved}, exclusively."""
+        """{"carried": the interrupted session before, "spent": finished runs of this one, "<process>": what the runs
+        in flight of a process spent and reserved}, exclusively. A process all of whose runs wait is marked so."""
         with open(self.path.with_suffix(".lock"), "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             ledger = self._read()
@@ -56,40 +70,80 @@ class Budget:
             ) from None
         return {"carried": 0.0, "spent": 0.0, **ledger}
 
+    def _enter(self, ledger: dict[str, float]) -> None:
+        """Write this process's part of the ledger."""
+        for name in (self._process, self._process + _WAITING):
+            ledger.pop(name, None)
+        if self._runs:
+            ledger[self._process + (_WAITING if self._waiting >= self._runs.keys() else "")] = sum(self._runs.values())
+
+    def _others(self, ledger: dict[str, float], run: str) -> float:
+        """USD that everything but this run has spent or reserved."""
+        other_processes = sum(v for k, v in ledger.items() if k.removesuffix(_WAITING) != self._process)
+        return other_processes + sum(v for k, v in self._runs.items() if k != run)
+
+    def _can_shrink(self, ledger: dict[str, float], run: str) -> bool:
+        """Whether another run holds a reservation that may yet turn out to be smaller."""
+        if any(k != run and k not in self._waiting for k in self._runs):
+            return True
+        processes = {k for k in ledger if k not in ("carried", "spent") and not k.endswith(_WAITING)}
+        return any(
+            pid.isdigit() and process_is_alive(int(pid))
+            for pid in (name.partition("-")[0] for name in processes - {self._process})
+        )
+
     def spent(self) -> float:
         """USD of this session so far, reservations of runs in flight included."""
         with self._ledger() as ledger:
             return sum(ledger.values()) - ledger["carried"]
 
-    def reserver(self, run: str, spent_so_far: Callable[[], float]) -> Callable[[float], None]:
-        """The loop's `before_call`: raises `BudgetExhausted` when this call could go past the limit."""
+    def _reserve(self, run: str, spent_usd: float, worst_case_usd: float) -> bool:
+        """Whether the call fits now; False when it may fit later. Raises `BudgetExhausted` when it cannot."""
+        with self._ledger() as ledger:
+            others = self._others(ledger, run)
+            mine = spent_usd + worst_case_usd
+            if self.limit_usd is None or others + mine <= self.limit_usd + 1e-9:
+                self._runs[run] = mine
+                self._waiting.discard(run)
+                self._enter(ledger)
+                return True
+            self._runs[run] = spent_usd  # its last call has ended: that reservation is not needed any more
+            self._waiting.add(run)
+            self._enter(ledger)
+            if spent_usd + worst_case_usd <= self.limit_usd - ledger["carried"] - ledger["spent"] and self._can_shrink(
+                ledger, run
+            ):
+                return False
+            raise BudgetExhausted(
+                f"the next call of {run} could cost ${worst_case_usd:.4f} and go past the budget of "
+                f"${self.limit_usd:.2f} (spent or reserved: ${others + spent_usd:.4f}); "
+                "the run is left pending, go on with a larger --ctx-budget"
+            )
 
-        def before_call(worst_case_usd: float) -> None:
-            with self._ledger() as ledger:
-                others = sum(v for k, v in ledger.items() if k != run)
-                mine = spent_so_far() + worst_case_usd
-                if self.limit_usd is not None and others + mine > self.limit_usd + 1e-9:
-                    raise BudgetExhausted(
-                        f"the next call of {run} could cost ${worst_case_usd:.4f} and go past the budget of "
-                        f"${self.limit_usd:.2f} (spent or reserved: ${others + spent_so_far():.4f}); "
-                        "the run is left pending, go on with a larger --ctx-budget"
-                    )
-                ledger[run] = mine
+    def reserver(self, run: str, spent_so_far: Callable[[], float]) -> Callable[[float], Awaitable[None]]:
+        """The loop's `before_call`: waits until this call is sure to stay within the limit, and raises
+        `BudgetExhausted` when it never will."""
+
+        async def before_call(worst_case_usd: float) -> None:
+            while not self._reserve(run, spent_so_far(), worst_case_usd):  # noqa: ASYNC110 - other processes shrink it
+                await asyncio.sleep(_POLL_S)
 
         return before_call
 
     def settle(self, run: str, cost_usd: float) -> None:
         """The run has ended: what it really cost replaces its reservation."""
         with self._ledger() as ledger:
-            ledger.pop(run, None)
+            self._runs.pop(run, None)
+            self._waiting.discard(run)
             ledger["spent"] += cost_usd
+            self._enter(ledger)
 
     def exhausted(self) -> bool:
         """Whether nothing is left at all, so that a run need not even start."""
         if self.limit_usd is None:
             return False
         with self._ledger() as ledger:
-            return sum(ledger.values()) >= self.limit_usd
+            return ledger["carried"] + ledger["spent"] >= self.limit_usd
 
     def open(self) -> float:
         """Begin a session: USD that an interrupted one before it spent or may have spent, which count on."""

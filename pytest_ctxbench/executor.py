@@ -1,14 +1,18 @@
-"""What one process needs to execute runs: its event loop, its clients, and the locks that it shares with others."""
+"""What one process executes runs with: its event loop, its clients, and the locks that it shares with others.
+
+Coroutines run on the loop's own thread; the other methods are called from pytest's.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,9 +70,10 @@ class Executor:
         self._folder = folder
         self._budget = budget
         self._check = check
-        self._loop = LoopThread()
+        self.loop = LoopThread()
         self._http: HttpPool | None = None
         self._verifier: Verifier | None = None
+        self._counting = asyncio.Lock()
 
     @property
     def services(self) -> Services:
@@ -82,39 +87,27 @@ class Executor:
             self._http = HttpPool()
         return self._http
 
-    def open_session(self, planned: PlannedRun) -> tuple[McpSession, Callable[[], None]]:
-        """An open MCP session that offers exactly the run's toolset, and what closes it. Raises `EndpointError`."""
+    @asynccontextmanager
+    async def open_session(self, planned: PlannedRun) -> AsyncIterator[McpSession]:
+        """An open MCP session that offers exactly the run's toolset. Raises `EndpointError`."""
         from .mcp_session import compare_tools, open_session
 
         toolset, ops = self._bench.toolset(planned.key.task, planned.key.condition)
         entries = self._bench.searched(planned.key.task, planned.key.condition)
-        settings = self.services.mcp_settings(ops, self._bench, entries)
-        manager: AbstractAsyncContextManager[McpSession] = open_session(settings)
-
-        async def enter() -> McpSession:
-            return await manager.__aenter__()
-
-        async def leave() -> None:
-            await manager.__aexit__(None, None, None)
-
-        session = self._loop.run(enter(), check=self._check)
-        difference = compare_tools([t.name for t in session.tools], ops)
-        problem = difference and f"the endpoint does not offer exactly the toolset {toolset}: {difference}"
-        if entries != DEFAULT_SET and not (session.server or "").startswith(EMBEDDED):
-            # Another service would pass over the parameter and search its own entries.
-            problem = f"{entries!r} can only be searched on the embedded endpoint (also as `ctxbench serve`)"
-        if problem:
-            self._loop.run(leave())
-            raise EndpointError(problem, error_class="mcp_toolset")
-        return session, lambda: self._loop.run(leave())
+        async with open_session(self.services.mcp_settings(ops, self._bench, entries)) as session:
+            difference = compare_tools([t.name for t in session.tools], ops)
+            problem = difference and f"the endpoint does not offer exactly the toolset {toolset}: {difference}"
+            if entries != DEFAULT_SET and not (session.server or "").startswith(EMBEDDED):
+                # Another service would pass over the parameter and search its own entries.
+                problem = f"{entries!r} can only be searched on the embedded endpoint (also as `ctxbench serve`)"
+            if problem:
+                raise EndpointError(problem, error_class="mcp_toolset")
+            yield session
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
-        """Hold `name` against every other process of the session, however items were scheduled; that of a live service
-        against every session of this machine, since they all write to the one queue."""
-        live = self.services.kind != "local"
-        path = self._queue_lock(name) if live else self._folder / f"{name}.lock"
-        file = open_lock(path)
+        """Wait for `name` (see `queue_lock`) and hold it."""
+        file = open_lock(self.queue_lock(name))
         try:
             while True:
                 try:
@@ -127,7 +120,11 @@ class Executor:
         finally:
             os.close(file)
 
-    def _queue_lock(self, name: str) -> Path:
+    def queue_lock(self, name: str) -> Path:
+        """The file that whoever writes to the queue holds: of the session, or on a live service of this machine, since
+        all its sessions write to the one queue."""
+        if self.services.kind == "local":
+            return self._folder / f"{name}.lock"
         from .systems import system_tables
 
         queue = next(table.name for table in system_tables(self._env) if table.is_queue)
@@ -141,11 +138,9 @@ class Executor:
             self._verifier = make_verifier(self.services, self._bench.layout.data, self._env)
         return self._verifier
 
-    def reset_queue(self) -> Queue:
+    async def reset_queue(self) -> Queue:
         """Empty the queue, and count the source tables. The queue's lock is held. Raises `VerifierError`."""
-        return self._loop.run(self._reset_queue(self.verifier()), check=self._check)
-
-    async def _reset_queue(self, verifier: Verifier) -> Queue:
+        verifier = self.verifier()
         # Once per session, not per worker: the marker stands in the session's folder.
         marker = self._folder / PREFLIGHT_DONE
         if not marker.exists():
@@ -156,12 +151,15 @@ class Executor:
 
     def empty_queue(self) -> None:
         """Empty the queue, without a run that follows. The queue's lock is held. Raises `VerifierError`."""
-        self._loop.run(self.verifier().reset())
+        self.loop.run(self.verifier().reset())
 
-    def check_sources(self) -> None:
+    async def check_sources(self) -> None:
         """On a live service, unless it was done: the source tables hold the dataset. Raises `VerifierError`."""
-        if not (self._folder / SOURCES_RIGHT).exists():
-            self._loop.run(self._counted(self.verifier()), check=self._check)
+        if self.services.kind == "local":
+            return
+        async with self._counting:  # once, not by every run in flight
+            if not (self._folder / SOURCES_RIGHT).exists():
+                await self._counted(self.verifier())
 
     async def _counted(self, verifier: Verifier) -> dict[str, int]:
         counts = await verifier.source_counts()
@@ -169,7 +167,7 @@ class Executor:
         (self._folder / SOURCES_RIGHT).touch()
         return counts
 
-    def run(
+    async def run(
         self,
         planned: PlannedRun,
         session: McpSession,
@@ -189,21 +187,18 @@ class Executor:
             # A name of the attempt's own: whatever a provider keeps per conversation never crosses runs.
             name = f"{planned.key.item_id}-{planned.key.task}-{attempt}-{secrets.token_hex(4)}"
             base_url = base_url.replace("{emulator}", (self.services.emulator or "").rstrip("/")).replace("{run}", name)
-        record, transcript = self._loop.run(
-            execute(
-                planned,
-                self._context,
-                session=session,
-                verifier=None if queue is None else queue.verifier,
-                source_counts=None if queue is None else queue.source_counts,
-                http=self.http,
-                budget=self._budget,
-                api_key=api_key,
-                base_url=base_url,
-                attempt=attempt,
-                price_verified=price_verified,
-            ),
-            check=self._check,
+        record, transcript = await execute(
+            planned,
+            self._context,
+            session=session,
+            verifier=None if queue is None else queue.verifier,
+            source_counts=None if queue is None else queue.source_counts,
+            http=self.http,
+            budget=self._budget,
+            api_key=api_key,
+            base_url=base_url,
+            attempt=attempt,
+            price_verified=price_verified,
         )
         if record["landed_rows"]:
             (self._folder / SOURCES_RIGHT).unlink(missing_ok=True)
@@ -219,5 +214,5 @@ class Executor:
                 await self._http.close()
 
         with contextlib.suppress(Exception):
-            self._loop.run(close_clients())
-        self._loop.close()
+            self.loop.run(close_clients())
+        self.loop.close()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 
-from .errors import EndpointError
+from .flight import LeftPending
 from .plan import PlannedRun
 from .record_view import RunResult
 
 if TYPE_CHECKING:
     from .config import Bench
     from .executor import Executor, Queue
+    from .flight import Attempt, Flight
     from .mcp_session import McpSession
     from .services import Services
     from .session import BenchSession
@@ -34,6 +36,14 @@ def _ctx_executor(_ctx_session: BenchSession) -> Iterator[Executor]:
     executor = _ctx_session.executor()
     yield executor
     executor.close()
+
+
+@pytest.fixture(scope="session")
+def _ctx_flight(_ctx_session: BenchSession, _ctx_executor: Executor, ctx_endpoint: Services) -> Iterator[Flight]:
+    """What executes the process's runs, those of later items too."""
+    flight = _ctx_session.flight(_ctx_executor)
+    yield flight
+    flight.stop()
 
 
 @pytest.fixture(scope="session")
@@ -63,39 +73,31 @@ def ctx_golden(ctx_run: PlannedRun, _ctx_session: BenchSession) -> Sequence[dict
 
 
 @pytest.fixture
-def ctx_mcp(
-    ctx_run: PlannedRun, ctx_endpoint: Services, _ctx_executor: Executor, _ctx_session: BenchSession
-) -> Iterator[McpSession]:
-    """An MCP session of this run's own, with its tools listed."""
-    try:
-        session, close = _ctx_executor.open_session(ctx_run)
-    except EndpointError as error:
-        if error.error_class == "mcp_toolset":
-            _ctx_session.refuse_toolset(ctx_run, error)
-        raise
-    yield session
-    close()
+def _ctx_attempt(
+    request: pytest.FixtureRequest, ctx_run: PlannedRun, _ctx_flight: Flight, _ctx_session: BenchSession
+) -> Iterator[Attempt]:
+    """This item's try at its run, which may have been started ahead."""
+    from .session import ATTEMPT
+
+    _ctx_session.expect_runs(request.node)
+    attempt = _ctx_flight.attempt(ctx_run)
+    request.node.stash[ATTEMPT] = attempt
+    yield attempt
+    _ctx_flight.leave(attempt)
 
 
 @pytest.fixture
-def ctx_queue(
-    ctx_run: PlannedRun, ctx_endpoint: Services, _ctx_executor: Executor, _ctx_session: BenchSession
-) -> Iterator[Queue | None]:
-    """For a write task: the REVIEW_QUEUE, reset, proved empty and held by this run alone. None for a read task.
+def ctx_queue(_ctx_attempt: Attempt, _ctx_flight: Flight) -> Queue | None:
+    """For a write task: the REVIEW_QUEUE, reset, proved empty and held by this run alone. None for a read task."""
+    with _left_pending():
+        return _ctx_flight.wait_for_queue(_ctx_attempt)
 
-    On a live service the source tables are counted first, for the first run and as long as they are not right; before
-    a write they always are.
-    """
-    if ctx_run.exclusive is None:
-        if ctx_endpoint.kind != "local":
-            with _ctx_session.sources_as_loaded():
-                _ctx_executor.check_sources()
-        yield None
-        return
-    with _ctx_executor.exclusive(ctx_run.exclusive):
-        with _ctx_session.sources_as_loaded():
-            queue = _ctx_executor.reset_queue()
-        yield queue
+
+@pytest.fixture
+def ctx_mcp(_ctx_attempt: Attempt, _ctx_flight: Flight) -> McpSession:
+    """An MCP session of this run's own, with its tools listed."""
+    with _left_pending():
+        return _ctx_flight.wait_for_session(_ctx_attempt)
 
 
 @pytest.fixture
@@ -105,14 +107,26 @@ def ctx_record(request: pytest.FixtureRequest, ctx_run: PlannedRun, _ctx_session
     Skips when the model's key is missing, when an earlier run showed that the model cannot be used, and when the
     budget is used up. Raises `HarnessError` when the run could not be measured: pytest reports that as an error.
     """
-    record = _ctx_session.finished(ctx_run)
+    record = None
+    if not _ctx_session.is_in_flight(ctx_run):
+        record = _ctx_session.finished(ctx_run)
+        if record is None:
+            _ctx_session.skip_if_blocked(ctx_run)
     if record is None:
-        _ctx_session.skip_if_blocked(ctx_run)
-        # The order matters: the queue is held before the session opens, so that no session waits for it.
-        queue: Any = request.getfixturevalue("ctx_queue")
-        session: Any = request.getfixturevalue("ctx_mcp")
-        executor: Any = request.getfixturevalue("_ctx_executor")
-        record = _ctx_session.measure(request.node, ctx_run, executor, session, queue)
+        request.getfixturevalue("ctx_queue")
+        request.getfixturevalue("ctx_mcp")
+        flight: Flight = request.getfixturevalue("_ctx_flight")
+        with _left_pending():
+            record = flight.wait_for_record(request.getfixturevalue("_ctx_attempt"))
     result = _ctx_session.result(record)
     request.node.user_properties[:] = result.properties()
     return result
+
+
+@contextmanager
+def _left_pending() -> Iterator[None]:
+    """What leaves a run pending is a skip with its reason."""
+    try:
+        yield
+    except LeftPending as reason:
+        pytest.skip(str(reason))

@@ -34,18 +34,27 @@ class LoopThread:
         """
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
-            while True:
-                try:
-                    return future.result(timeout=0.25)
-                except concurrent.futures.TimeoutError:
-                    if future.done():  # the coroutine itself raised a TimeoutError
-                        return future.result()
-                    if check is not None:
-                        check()
+            return self.wait(future, check=check)
         except BaseException:
             if not future.done():
                 self._cancel(future)
             raise
+
+    @staticmethod
+    def wait(future: concurrent.futures.Future[T], *, check: Callable[[], None] | None = None) -> T:
+        """The future's result; whatever ends the wait early leaves it as it is."""
+        while True:
+            try:
+                return future.result(timeout=0.25)
+            except concurrent.futures.TimeoutError:
+                if future.done():  # the coroutine itself raised a TimeoutError
+                    return future.result()
+                if check is not None:
+                    check()
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Have the loop call a function soon; nobody waits for it."""
+        self._loop.call_soon_threadsafe(function, *arguments)
 
     def _cancel(self, future: concurrent.futures.Future[Any]) -> None:
         future.cancel()

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Settings", "add_options", "is_enabled", "read_env", "resolve"]
 
 DEFAULT_BUDGET_USD = 25.0
+#: Runs in flight of each xdist worker, unless `--ctx-concurrency` says otherwise: workers are for cores, the wait for a
+#: model costs none.
+WORKER_CONCURRENCY = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ OPTIONS = (
             "CDATA_ACCESS_TOKEN are set, else local)"),
     _Option("config", "text", "FILE", "roster file (default: config/models.yaml)"),
     _Option("fresh", "flag", "", "set existing records of the selected runs aside (in archive/) and run them again"),
+    _Option("concurrency", "count", "N", "runs in flight in each process, ahead of the one that pytest reports "
+            "(default: 1, with -n 4)"),
     _Option("skip_price_check", "flag", "", "start also when a provider's published prices differ from the roster's"),
     _Option("gate", "list", "EXPR", "let this decide the exit status instead of single runs, like "
             "'baseline_context.success_rate>=0.8' or 'effect.r1.success_rate.low>0' (repeatable; docs/statistics.md)"),
@@ -74,6 +79,7 @@ class Settings:
     selection: Selection
     endpoint: str
     fresh: bool
+    concurrency: int
     skip_price_check: bool
     gates: tuple[str, ...]
     budget_usd: float
@@ -147,11 +153,17 @@ def resolve(config: pytest.Config) -> Settings:
         ),
         endpoint=endpoint,
         fresh=bool(values["fresh"]),
+        concurrency=values["concurrency"] or (WORKER_CONCURRENCY if _has_workers(config) else 1),
         skip_price_check=bool(values["skip_price_check"]),
         gates=tuple(values["gate"] or ()),
         budget_usd=DEFAULT_BUDGET_USD if values["budget"] is None else values["budget"],
         env=env,
     )
+
+
+def _has_workers(config: pytest.Config) -> bool:
+    """Whether this is an xdist session: its controller or one of its workers."""
+    return hasattr(config, "workerinput") or bool(getattr(config.option, "tx", None))
 
 
 def _value(config: pytest.Config, option: _Option) -> Any:

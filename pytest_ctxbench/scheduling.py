@@ -4,41 +4,62 @@ The plan's order is kept as far as its rules allow: runs that need the REVIEW_QU
 sees more runs at once than its cap. (xdist's `loadgroup` does not group under pytest 9.2.)
 
 A worker starts an item only when it holds the one after it, or has been told to shut down, and an item that was
-sent cannot be taken back. So every node has at most two items, the first of which runs once it has a follower; an
+sent cannot be taken back.
+
+One run at a time in a worker: every node has at most two items, the first of which runs once it has a follower; an
 item waits by not being given one. Exclusive runs follow each other on one node, so that nobody waits for them.
+
+More than one (`flight`): a node is sent twice as many items as it has runs in flight, because it reports them in
+order, and one that takes long must not hold up what it could start meanwhile. The rules then are the workers' own
+business (`claims`). A node stays with the providers that it has, whose SDKs it has imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from xdist.workermanage import WorkerController, parse_tx_spec_config
 
-__all__ = ["PlanScheduling", "Rules"]
+__all__ = ["PlanScheduling", "Rules", "sent_items"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a node id needs: the thing it must have to itself, and the lane whose cap it counts for (None: neither)."""
+    """What a node id needs: the thing it must have to itself, and the lane whose cap it counts for (None: neither).
+    `provider` is the dialect whose SDK it takes."""
 
     exclusive: str | None = None
     lane: str | None = None
-    order: int = -1
+    provider: str | None = None
 
 
 @dataclass(slots=True)
 class _Node:
-    queue: list[int] = field(default_factory=list)  # at most [head, follower]
+    queue: list[int] = field(default_factory=list)  # the first one runs, or will
     running: bool = False  # the head has been started
     ready: bool = False  # its collection has arrived
+    providers: set[str | None] = field(default_factory=set)
+
+
+def sent_items(config: pytest.Config) -> list[int]:
+    """In a worker: the indices of the items that it holds and has not begun, in order."""
+    for plugin in config.pluginmanager.get_plugins():
+        queue = getattr(plugin, "torun", None)
+        if queue is not None and hasattr(plugin, "nextitem_index"):
+            with queue.lock() as items:
+                held = [plugin.nextitem_index, *items]
+            return [index for index in held if isinstance(index, int)]
+    return []
 
 
 class PlanScheduling:
     """Implements xdist's `Scheduling` protocol. `rules_of` maps a node id to its rules, `caps` lanes to their caps;
-    `begin` is called once with the collection before anything is sent, and may raise to end the session."""
+    `begin` is called once with the collection before anything is sent, and may raise to end the session.
+    `concurrency` is the number of runs that a worker keeps in flight."""
 
     def __init__(
         self,
@@ -46,17 +67,20 @@ class PlanScheduling:
         rules_of: Callable[[str], Rules],
         caps: dict[str, int],
         begin: Callable[[Sequence[str]], None],
+        concurrency: int = 1,
     ) -> None:
         self.config = config
         self._expected = len(parse_tx_spec_config(config))
         self._rules_of = rules_of
         self._caps = caps
         self._begin = begin
+        self._concurrency = concurrency
         self._nodes: dict[WorkerController, _Node] = {}
         self._rules: list[Rules] = []
         self._first: list[str] | None = None
         self.collection: list[str] | None = None
-        self.pending: list[int] = []
+        #: Items that no node was sent yet, in the plan's order, by what they need.
+        self._pending: dict[Rules, deque[int]] = {}
 
     # -- what DSession asks
 
@@ -75,7 +99,7 @@ class PlanScheduling:
 
     @property
     def has_pending(self) -> bool:
-        return bool(self.pending) or any(n.queue for n in self._nodes.values())
+        return self._left > 0 or any(n.queue for n in self._nodes.values())
 
     def add_node(self, node: WorkerController) -> None:
         self._nodes[node] = _Node()
@@ -99,7 +123,7 @@ class PlanScheduling:
             self.collection = self._first or []
             self._rules = [self._rules_of(nodeid) for nodeid in self.collection]
             self._begin(self.collection)
-            self.pending = list(range(len(self.collection)))
+            self._put_back(range(len(self.collection)))
         self._pump()
 
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
@@ -110,7 +134,7 @@ class PlanScheduling:
 
     def mark_test_pending(self, item: str) -> None:
         assert self.collection is not None
-        self.pending.insert(0, self.collection.index(item))
+        self._put_back([self.collection.index(item)])
         self._pump()
 
     def remove_pending_tests_from_node(self, node: WorkerController, indices: Sequence[int]) -> None:
@@ -122,11 +146,46 @@ class PlanScheduling:
         if not state.queue:
             return None
         crashed = state.queue.pop(0) if state.running else None
-        self.pending = sorted([*self.pending, *state.queue])
+        self._put_back(state.queue)
         self._pump()
         return None if crashed is None or self.collection is None else self.collection[crashed]
 
-    # -- policy
+    # -- what is pending
+
+    @property
+    def _left(self) -> int:
+        return sum(map(len, self._pending.values()))
+
+    def _put_back(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            self._pending.setdefault(self._rules[index], deque()).append(index)
+        for rules, items in self._pending.items():
+            if any(a > b for a, b in zip(items, list(items)[1:], strict=False)):
+                self._pending[rules] = deque(sorted(items))
+
+    def _first_of(self, fits: Callable[[Rules], bool]) -> int | None:
+        """The earliest pending item of the plan whose rules fit."""
+        return min((items[0] for rules, items in self._pending.items() if items and fits(rules)), default=None)
+
+    def _send(self, node: WorkerController, index: int) -> None:
+        rules = self._rules[index]
+        items = self._pending[rules]
+        assert items[0] == index
+        items.popleft()
+        self._nodes[node].queue.append(index)
+        self._nodes[node].providers.add(rules.provider)
+        node.send_runtest_some([index])
+
+    def _pump(self) -> None:
+        if self.collection is None:
+            return
+        usable = [n for n, s in self._nodes.items() if s.ready and not n.shutting_down]
+        if self._concurrency > 1:
+            self._fill(usable)
+        else:
+            self._take_turns(usable)
+
+    # -- policy: one run at a time in a worker
 
     def _usage(self, *, loaded: bool) -> tuple[set[str], dict[str, int]]:
         """What runs now, or, with `loaded`, what runs or is held by a node."""
@@ -142,8 +201,7 @@ class PlanScheduling:
                     lanes[rules.lane] = lanes.get(rules.lane, 0) + 1
         return exclusive, lanes
 
-    def _fits(self, index: int, exclusive: set[str], lanes: dict[str, int]) -> bool:
-        rules = self._rules[index]
+    def _fits(self, rules: Rules, exclusive: set[str], lanes: dict[str, int]) -> bool:
         free = rules.exclusive is None or rules.exclusive not in exclusive
         return free and (rules.lane is None or lanes.get(rules.lane, 0) < self._caps.get(rules.lane, 1 << 30))
 
@@ -154,56 +212,93 @@ class PlanScheduling:
         preferred while nobody holds one, because these cannot be spread later.
         """
         exclusive, lanes = self._usage(loaded=True)
+        preferred: int | None = None
         if head is not None:
             rules = self._rules[head]
             if rules.lane:
                 lanes[rules.lane] -= 1  # the head will have ended
             if rules.exclusive:
                 exclusive.discard(rules.exclusive)
-                for index in self.pending:
-                    if self._rules[index].exclusive == rules.exclusive and self._fits(index, exclusive, lanes):
-                        return index
+                name = rules.exclusive
+                preferred = self._first_of(lambda r: r.exclusive == name and self._fits(r, exclusive, lanes))
         else:
-            for index in self.pending:
-                if self._rules[index].exclusive and self._fits(index, exclusive, lanes):
-                    return index
-        for index in self.pending:
-            if self._fits(index, exclusive, lanes):
-                return index
+            preferred = self._first_of(lambda r: r.exclusive is not None and self._fits(r, exclusive, lanes))
         running_exclusive, running = self._usage(loaded=False)
-        for index in self.pending:
-            if self._fits(index, running_exclusive, running):
-                return index
-        return self.pending[0]
+        choices = (
+            preferred,
+            self._first_of(lambda r: self._fits(r, exclusive, lanes)),
+            self._first_of(lambda r: self._fits(r, running_exclusive, running)),
+            self._first_of(lambda r: True),
+        )
+        return next(index for index in choices if index is not None)
 
-    def _send(self, node: WorkerController, index: int) -> None:
-        self.pending.remove(index)
-        self._nodes[node].queue.append(index)
-        node.send_runtest_some([index])
-
-    def _pump(self) -> None:
-        if self.collection is None:
-            return
-        usable = [n for n, s in self._nodes.items() if s.ready and not n.shutting_down]
+    def _take_turns(self, usable: list[WorkerController]) -> None:
         for node in usable:
-            if not self._nodes[node].queue and self.pending:
+            if not self._nodes[node].queue and self._left:
                 self._send(node, self._choose(None))
         waiting = sorted(
             (n for n, s in self._nodes.items() if s.queue and not s.running), key=lambda n: self._nodes[n].queue[0]
         )
         for node in waiting:
             state = self._nodes[node]
-            if not self._fits(state.queue[0], *self._usage(loaded=False)):
+            if not self._fits(self._rules[state.queue[0]], *self._usage(loaded=False)):
                 # A node that was told to shut down runs what it holds whether we like it or not.
                 state.running = node.shutting_down
                 continue
             state.running = True
             if len(state.queue) == 1 and not node.shutting_down:
-                if self.pending:
+                if self._left:
                     self._send(node, self._choose(state.queue[0]))
                 else:
                     node.shutdown()
-        if not self.pending:
+        if not self._left:
             for node in usable:
                 if not self._nodes[node].queue and not node.shutting_down:
                     node.shutdown()
+
+    # -- policy: many runs in flight in a worker
+
+    def _fill(self, usable: list[WorkerController]) -> None:
+        depth = 2 * self._concurrency
+        sent: Counter[str | None] = Counter(self._rules[i].lane for s in self._nodes.values() for i in s.queue)
+        hungry = [n for n in usable if len(self._nodes[n].queue) < depth]
+        while self._left and hungry:
+            node = min(hungry, key=lambda n: len(self._nodes[n].queue))
+            state = self._nodes[node]
+            index = self._next_for(state, sent)
+            if index is None:
+                if len(state.queue) >= 2:
+                    hungry.remove(node)  # its lanes are full; it is asked again when a run has ended
+                    continue
+                # It does not begin what it holds before it has the one after it.
+                index = self._first_of(lambda r: True)
+                assert index is not None
+            sent[self._rules[index].lane] += 1
+            self._send(node, index)
+            if len(state.queue) >= depth:
+                hungry.remove(node)
+        for node in usable:
+            if not self._left and not node.shutting_down:
+                node.shutdown()  # it runs what it holds
+        for state in self._nodes.values():
+            state.running = bool(state.queue)
+
+    def _next_for(self, state: _Node, sent: Counter[str | None]) -> int | None:
+        """A pending item whose lane can use one more, of a provider that the node has; without one, of the provider
+        that has the most work for each node that has it already."""
+
+        def open_lane(rules: Rules) -> bool:
+            return rules.lane is None or sent[rules.lane] < 2 * self._caps.get(rules.lane, 1 << 30)
+
+        known = self._first_of(lambda r: r.provider in state.providers and open_lane(r))
+        if known is not None:
+            return known
+        work: Counter[str | None] = Counter()
+        for rules, items in self._pending.items():
+            if items and open_lane(rules):
+                work[rules.provider] += len(items)
+        if not work:
+            return None
+        nodes = Counter(provider for s in self._nodes.values() for provider in s.providers)
+        provider = max(work, key=lambda p: work[p] / (1 + nodes[p]))
+        return self._first_of(lambda r: r.provider == provider and open_lane(r))

@@ -13,19 +13,18 @@ import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
 from .budget import Budget
 from .config import Bench, load_bench
 from .entries import load_set
-from .errors import BudgetExhausted, ConfigError, CtxbenchError, EndpointError, HarnessError, VerifierError
+from .errors import ConfigError, CtxbenchError, HarnessError, VerifierError
 from .executor import PREFLIGHT_DONE
 from .fingerprint import fingerprints
 from .holds import Holds
@@ -47,21 +46,18 @@ from .store import RecordStore, process_is_alive
 from .verified_prices import VerifiedPrices
 
 if TYPE_CHECKING:
-    from .executor import Executor, Queue
+    from .executor import Executor
+    from .flight import Attempt, Flight
     from .gates import Gate
-    from .mcp_session import McpSession
     from .models import Model
     from .runner import RunContext
     from .scheduling import PlanScheduling, Rules
 
-__all__ = ["BENCH_SESSION", "BenchSession", "register"]
+__all__ = ["ATTEMPT", "BENCH_SESSION", "BenchSession", "register"]
 
 BENCH_SESSION: pytest.StashKey[BenchSession] = pytest.StashKey()
 RUN: pytest.StashKey[PlannedRun] = pytest.StashKey()
-RECORD: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
-
-#: Bytes that must be free before a run starts: a long transcript and its record.
-ROOM_FOR_A_RUN = 8 << 20
+ATTEMPT: pytest.StashKey[Attempt] = pytest.StashKey()
 
 #: Times that a run which ended in a harness error is tried again, unless `--reruns` says otherwise.
 DEFAULT_RERUNS = 1
@@ -95,6 +91,9 @@ class BenchSession:
         self._local: LocalServices | None = None
         self._services: Services | None = None
         self._planned: list[PlannedRun] = []
+        self._items: list[pytest.Item] = []
+        self._expected: set[int] = set()
+        self._flight: Flight | None = None
         self._reasons: dict[str, str] = {}
         self._lines: list[str] = []
         self._failed_check = False
@@ -181,6 +180,7 @@ class BenchSession:
         items[:] = [*others, *(item for _, item in mine)]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._items = session.items
         self._planned = [item.stash[RUN] for item in session.items if RUN in item.stash]
         if self.is_main and self._planned and not self.config.option.collectonly:
             self._begin(self._planned)
@@ -368,8 +368,10 @@ class BenchSession:
         """Called while a run is waited for: stop when the user stopped, or when the controller is gone."""
         if (self.folder / "stop").exists() or not self.folder.exists():
             pytest.exit("the session was stopped", returncode=int(pytest.ExitCode.INTERRUPTED))
-        if not self.is_main and os.getppid() != self._parent:
-            os._exit(3)
+        if not self.is_main:
+            if os.getppid() != self._parent:
+                os._exit(3)
+            self.expect_runs()
 
     # -- one run
 
@@ -381,81 +383,51 @@ class BenchSession:
         wanted = self.fingerprints[planned.key.task, planned.key.condition][0]
         return record if record.get("fingerprint") == wanted else None
 
+    def flight(self, executor: Executor) -> Flight:
+        """What executes this process's runs. The services are there."""
+        from .claims import Claims
+        from .crew import SessionCrew
+        from .flight import Flight
+
+        crew = SessionCrew(
+            self.settings, self.bench, self.store, self.holds, self.budget, self.prices, executor, self.finished
+        )
+        claims = Claims(self.folder, self.plan.lane_caps, executor.queue_lock)
+        self._flight = Flight(executor.loop, claims, crew, self.settings.concurrency, self._check)
+        return self._flight
+
+    def is_in_flight(self, planned: PlannedRun) -> bool:
+        """Whether the run was started ahead in this process, and its item has not come yet."""
+        return self._flight is not None and self._flight.began(planned)
+
+    def expect_runs(self, item: pytest.Item | None = None) -> None:
+        """Tell the flight which runs come after this item: all of them, or in a worker those that it was sent."""
+        if self._flight is None or self.settings.concurrency == 1:
+            return
+        if self.is_main:
+            if item is not None and not self._expected:
+                self._expected.update(range(len(self._items)))
+                self._expect(self._items[self._items.index(item) :])
+            return
+        from .scheduling import sent_items
+
+        new = [index for index in sent_items(self.config) if index not in self._expected]
+        self._expected.update(new)
+        self._expect([self._items[index] for index in new])
+
+    def _expect(self, items: Sequence[pytest.Item]) -> None:
+        assert self._flight is not None
+        self._flight.expect(
+            [i.stash[RUN] for i in items if RUN in i.stash and "ctx_record" in getattr(i, "fixturenames", ())]
+        )
+
     def skip_if_blocked(self, planned: PlannedRun) -> None:
-        model = planned.model
-        if model.key_env and not self.settings.env.get(model.key_env):
-            pytest.skip(f"{model.key_env} is not set")
-        if planned.exclusive and (reason := self.holds.reason("queue")) is not None:
+        from .crew import missing_key, why_held
+
+        if (name := missing_key(planned, self.settings)) is not None:
+            pytest.skip(f"{name} is not set")
+        if (reason := why_held(planned, self.settings, self.bench, self.holds, self.budget)) is not None:
             pytest.skip(f"left pending: {reason}")
-        if self.holds.reason("disk") is not None or shutil.disk_usage(self.settings.out).free < ROOM_FOR_A_RUN:
-            pytest.skip(f"left pending: no room in {self.settings.out}")
-        if (reason := self.holds.reason("account")) is not None:
-            pytest.skip(f"left pending: {reason}")
-        if (reason := self.holds.reason("model", model.id)) is not None:
-            pytest.skip(f"left pending: {model.id} cannot be used: {reason}")
-        if (reason := self.holds.reason("toolset", self._offer(planned))) is not None:
-            pytest.skip(f"left pending: {reason}")
-        if self.budget.exhausted():
-            pytest.skip(f"left pending: the budget of ${self.budget.limit_usd:.2f} is spent")
-
-    def measure(
-        self, item: pytest.Item, planned: PlannedRun, executor: Executor, session: McpSession, queue: Queue | None
-    ) -> dict[str, Any]:
-        """Execute, store, and hand the record to the item's report. Raises `HarnessError` for an error record."""
-        former = self.store.load(planned.key)
-        attempt = 1 + int((former or {}).get("attempt") or 0)
-        key = self.settings.env.get(planned.model.key_env) if planned.model.key_env else None
-        try:
-            record, transcript = executor.run(
-                planned,
-                session,
-                queue,
-                api_key=key,
-                attempt=attempt,
-                price_verified=self.prices.of(planned.model.id),
-            )
-        except BudgetExhausted as error:
-            pytest.skip(f"left pending: {error}")
-        try:
-            self.store.save(planned.key, record, transcript)
-        except HarnessError:
-            # What cannot be stored is lost, and paid for: no further run starts.
-            self.holds.put("disk", reason=f"no room in {self.settings.out}")
-            raise
-        if record["error_class"] == "budget":
-            # What its first calls cost is on record; the next session begins it anew.
-            pytest.skip(f"left pending: {record['error']}")
-        item.stash[RECORD] = record
-        if record["error"] is not None:
-            if record["stops_model"]:
-                self.holds.put("model", planned.model.id, reason=record["error"])
-            raise HarnessError(
-                f"{record['error_class']}: {record['error']}", error_class=record["error_class"],
-                stops_model=record["stops_model"],
-            )  # fmt: skip
-        return record
-
-    def refuse_toolset(self, planned: PlannedRun, error: EndpointError) -> NoReturn:
-        """The endpoint does not offer what this run's condition needs: it and its like are left, the others run."""
-        reason = f"condition {planned.key.condition}: {error}"
-        self.holds.put("toolset", self._offer(planned), reason=reason)
-        pytest.skip(f"left pending: {reason}")
-
-    def _offer(self, planned: PlannedRun) -> str:
-        """What a run asks of the endpoint: toolset and entries."""
-        toolset, _ = self.bench.toolset(planned.key.task, planned.key.condition)
-        return f"{toolset} {self.bench.searched(planned.key.task, planned.key.condition)}"
-
-    @contextmanager
-    def sources_as_loaded(self) -> Iterator[None]:
-        """Around what counts the source tables of a live service: while they are not the dataset's no run starts, and
-        each one looks again."""
-        try:
-            yield
-        except VerifierError as error:
-            if error.error_class != "verifier_sources":
-                raise
-            pytest.skip(f"left pending: {error}")
 
     def result(self, record: dict[str, Any]) -> RunResult:
         from .runner import score_record
@@ -475,20 +447,21 @@ class BenchSession:
             # The message alone: frames of the harness say nothing about a run.
             report.longrepr = call.excinfo.getrepr(style="value")
             # The test's own assertion: a run that failed, and nothing that broke.
-            if isinstance(call.excinfo.value, HarnessError):
-                self._note_error(report, call.excinfo.value)
+            if isinstance(error := call.excinfo.value, HarnessError):
+                vars(report)["ctxbench_error"] = [error.error_class, str(error)]
             vars(report)["ctxbench_wrong"] = report.when == "call" and call.excinfo.errisinstance(AssertionError)
-        record = item.stash.get(RECORD, None)
-        if record is not None and (report.when == "call" or report.outcome != "passed"):
+        attempt = item.stash.get(ATTEMPT, None)
+        if attempt is None:
+            return report
+        if report.when == "setup" and attempt.ended_at is not None:
+            # The run's own time, wherever its start was: waiting for it says how far ahead it was begun.
+            report.duration, report.stop = attempt.seconds, attempt.ended_at
+            report.start = report.stop - report.duration
+        if attempt.record is not None and (report.when == "call" or report.outcome != "passed"):
             # One JSON text: xdist's wire takes only builtin types.
-            vars(report)["ctxbench_record"] = json.dumps(record)
-            del item.stash[RECORD]
+            vars(report)["ctxbench_record"] = json.dumps(attempt.record)
+            del item.stash[ATTEMPT]
         return report
-
-    def _note_error(self, report: pytest.TestReport, error: HarnessError) -> None:
-        vars(report)["ctxbench_error"] = [error.error_class, str(error)]
-        if error.error_class in ("mcp_auth", "verifier_auth"):
-            self.holds.put("account", reason=str(error))
 
     @property
     def _queue_was_ready(self) -> bool:
@@ -541,7 +514,9 @@ class BenchSession:
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> PlanScheduling:
         from .scheduling import PlanScheduling
 
-        return PlanScheduling(config, self._rules, self.plan.lane_caps, self._begin_distributed)
+        return PlanScheduling(
+            config, self._rules, self.plan.lane_caps, self._begin_distributed, self.settings.concurrency
+        )
 
     @cached_property
     def _by_item(self) -> dict[tuple[str, str], PlannedRun]:
@@ -562,7 +537,7 @@ class BenchSession:
         from .scheduling import Rules
 
         planned = self._run_of(nodeid)
-        return Rules() if planned is None else Rules(planned.exclusive, planned.lane)
+        return Rules() if planned is None else Rules(planned.exclusive, planned.lane, planned.model.provider)
 
     def _begin_distributed(self, collection: Sequence[str]) -> None:
         planned = [p for p in map(self._run_of, collection) if p is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +63,7 @@ def converse(
     *,
     results: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
-    before_call: Callable[[float], None] | None = None,
+    before_call: Callable[[float], Awaitable[None]] | None = None,
     wall: float = 0.0,
     api_key: str | None = KEY,
     base_url: str | None = None,
@@ -82,10 +82,10 @@ def converse(
     async def sleep(seconds: float) -> None:
         talk.waits.append(seconds)
 
-    def spend(worst: float) -> None:
+    async def spend(worst: float) -> None:
         talk.worst_cases.append(worst)
         if before_call is not None:
-            before_call(worst)
+            await before_call(worst)
 
     async def main() -> None:
         http = HttpPool()

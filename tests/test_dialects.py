@@ -795,7 +795,7 @@ def test_the_record_says_what_was_sent(
 
 @every_dialect
 def test_nothing_is_said_to_be_sent_when_nothing_was(stub: ProviderStub, dialect: str) -> None:
-    def no_money(worst: float) -> None:
+    async def no_money(worst: float) -> None:
         raise BudgetExhausted("no money")
 
     c = converse(stub, make_model(dialect), before_call=no_money).conversation

@@ -244,6 +244,10 @@ async def _nothing(name: str, arguments: dict[str, Any]) -> ToolOutcome:
     return ToolOutcome("ok")
 
 
+async def free(worst: float) -> None:
+    """No budget."""
+
+
 async def _conversation(
     conversation: Conversation, stub: ProviderStub, http: HttpPool, call_tool: Any = _nothing
 ) -> None:
@@ -257,7 +261,7 @@ async def _conversation(
         limits=Limits(),
         api_key="k",
         base_url=stub.url + "/v1",
-        before_call=lambda worst: None,
+        before_call=free,
         http=http,
     )
 
@@ -308,7 +312,7 @@ def test_other_exceptions_of_a_tool_are_not_swallowed(stub: ProviderStub) -> Non
 def test_budget_is_asked_before_every_request(stub: ProviderStub) -> None:
     seen: list[float] = []
 
-    def before_call(worst: float) -> None:
+    async def before_call(worst: float) -> None:
         seen.append(worst)
         if len(seen) == 3:
             raise BudgetExhausted("no money")

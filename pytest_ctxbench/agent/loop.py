@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -46,13 +46,13 @@ async def run_conversation(
     limits: Limits,
     api_key: str | None,
     base_url: str | None,
-    before_call: Callable[[float], None],
+    before_call: Callable[[float], Awaitable[None]],
     http: HttpPool,
     clock: Clock | None = None,
 ) -> None:
     """Run one conversation to its end and fill `conversation` on the way.
 
-    `base_url` overrides the model's own. `before_call` is called before every request to the model, repeated ones
+    `base_url` overrides the model's own. `before_call` is awaited before every request to the model, repeated ones
     too, with what that request could cost at most in USD; what it raises (`BudgetExhausted`) ends the run.
     Raises `ProviderError` and whatever `call_tool` raises apart from `ToolTimeout`.
     """
@@ -87,7 +87,7 @@ class _Run:
         tools: Sequence[ToolSpec],
         call_tool: CallTool,
         limits: Limits,
-        before_call: Callable[[float], None],
+        before_call: Callable[[float], Awaitable[None]],
         clock: Clock,
     ) -> None:
         self.c = conversation
@@ -172,7 +172,7 @@ class _Run:
         only_pages = c.turns == 0  # so far every answer of the conversation was something that is no JSON at all
         while True:
             worst = self._worst_case()
-            self._reserve(worst)
+            await self._reserve(worst)
             started = self.clock.monotonic()
             try:
                 reply = await dialect.request()
@@ -225,9 +225,9 @@ class _Run:
         completion = max(_UNCAPPED_TOKENS if cap is None else cap, self._longest_output)
         return worst_case(prompt, completion, self.model.price)
 
-    def _reserve(self, worst: float) -> None:
+    async def _reserve(self, worst: float) -> None:
         try:
-            self.before_call(worst)
+            await self.before_call(worst)
         except BudgetExhausted as error:
             if self.dialect.max_tokens is not None:
                 raise

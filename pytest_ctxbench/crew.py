@@ -1,0 +1,153 @@
+"""What an attempt at a run consists of in a session: whether it may start, its queue, its MCP session, its record."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .budget import Budget
+from .config import Bench
+from .errors import BudgetExhausted, EndpointError, HarnessError, VerifierError
+from .executor import Executor, Queue
+from .flight import Attempt, LeftPending
+from .holds import Holds
+from .options import Settings
+from .plan import PlannedRun
+from .store import RecordStore
+from .verified_prices import VerifiedPrices
+
+if TYPE_CHECKING:
+    from .mcp_session import McpSession
+
+__all__ = ["SessionCrew", "missing_key", "why_held"]
+
+#: Bytes that must be free before a run starts: a long transcript and its record.
+ROOM_FOR_A_RUN = 8 << 20
+
+
+def missing_key(planned: PlannedRun, settings: Settings) -> str | None:
+    """The variable that must hold the model's key and does not."""
+    name = planned.model.key_env
+    return name if name and not settings.env.get(name) else None
+
+
+def why_held(planned: PlannedRun, settings: Settings, bench: Bench, holds: Holds, budget: Budget) -> str | None:
+    """Why a run of this session cannot start now; None when it can."""
+    if planned.exclusive and (reason := holds.reason("queue")) is not None:
+        return reason
+    if holds.reason("disk") is not None or shutil.disk_usage(settings.out).free < ROOM_FOR_A_RUN:
+        return f"no room in {settings.out}"
+    if (reason := holds.reason("account")) is not None:
+        return reason
+    if (reason := holds.reason("model", planned.model.id)) is not None:
+        return f"{planned.model.id} cannot be used: {reason}"
+    if (reason := holds.reason("toolset", _offer(planned, bench))) is not None:
+        return reason
+    if budget.exhausted():
+        return f"the budget of ${budget.limit_usd:.2f} is spent"
+    return None
+
+
+def _offer(planned: PlannedRun, bench: Bench) -> str:
+    """What a run asks of the endpoint: toolset and entries."""
+    toolset, _ = bench.toolset(planned.key.task, planned.key.condition)
+    return f"{toolset} {bench.searched(planned.key.task, planned.key.condition)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCrew:
+    """Implements `flight.Crew`. `finished` gives the record of a run that need not be executed again."""
+
+    settings: Settings
+    bench: Bench
+    store: RecordStore
+    holds: Holds
+    budget: Budget
+    prices: VerifiedPrices
+    executor: Executor
+    finished: Callable[[PlannedRun], dict[str, Any] | None]
+
+    def startable(self, planned: PlannedRun) -> bool:
+        return (
+            missing_key(planned, self.settings) is None
+            and why_held(planned, self.settings, self.bench, self.holds, self.budget) is None
+            and self.finished(planned) is None
+        )
+
+    async def queue_of(self, planned: PlannedRun) -> Queue | None:
+        """On a live service the source tables are counted first, for the first run and as long as they are not right;
+        before a write they always are."""
+        try:
+            if planned.exclusive is not None:
+                return await self.executor.reset_queue()
+            await self.executor.check_sources()
+            return None
+        except HarnessError as error:
+            if isinstance(error, VerifierError) and error.error_class == "verifier_sources":
+                # While they are not the dataset's no run starts, and each one looks again.
+                raise LeftPending(f"left pending: {error}") from None
+            self._note(error)
+            raise
+
+    @asynccontextmanager
+    async def session_of(self, planned: PlannedRun) -> AsyncIterator[McpSession]:
+        try:
+            async with self.executor.open_session(planned) as session:
+                yield session
+        except EndpointError as error:
+            if error.error_class == "mcp_toolset":
+                self._refuse_toolset(planned, error)
+            self._note(error)
+            raise
+
+    def _refuse_toolset(self, planned: PlannedRun, error: EndpointError) -> NoReturn:
+        """The endpoint does not offer what this run's condition needs: it and its like are left, the others run."""
+        reason = f"condition {planned.key.condition}: {error}"
+        self.holds.put("toolset", _offer(planned, self.bench), reason=reason)
+        raise LeftPending(f"left pending: {reason}") from None
+
+    def _note(self, error: HarnessError) -> None:
+        if error.error_class in ("mcp_auth", "verifier_auth"):
+            self.holds.put("account", reason=str(error))
+
+    async def measure(self, attempt: Attempt, session: McpSession, queue: Queue | None) -> None:
+        planned = attempt.planned
+        former = self.store.load(planned.key)
+        key = self.settings.env.get(planned.model.key_env) if planned.model.key_env else None
+        try:
+            record, transcript = await self.executor.run(
+                planned,
+                session,
+                queue,
+                api_key=key,
+                attempt=1 + int((former or {}).get("attempt") or 0),
+                price_verified=self.prices.of(planned.model.id),
+            )
+        except BudgetExhausted as error:
+            raise LeftPending(f"left pending: {error}") from None
+        try:
+            # A disk that takes its time must not stop the other runs; a run that is paid for is stored also when the
+            # session is stopped in this moment.
+            await asyncio.shield(asyncio.to_thread(self.store.save, planned.key, record, transcript))
+        except HarnessError:
+            # What cannot be stored is lost, and paid for: no further run starts.
+            self.holds.put("disk", reason=f"no room in {self.settings.out}")
+            raise
+        if record["error_class"] == "budget":
+            # What its first calls cost is on record; the next session begins it anew.
+            raise LeftPending(f"left pending: {record['error']}")
+        attempt.record = record
+        if record["error"] is not None:
+            if record["stops_model"]:
+                self.holds.put("model", planned.model.id, reason=record["error"])
+            problem = HarnessError(
+                f"{record['error_class']}: {record['error']}",
+                error_class=record["error_class"],
+                stops_model=record["stops_model"],
+            )
+            self._note(problem)
+            raise problem
