@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import json
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -82,6 +83,8 @@ class Seen:
     user_agent: str = ""
     forwarded: bool = False
     status: int | None = None
+    at: float = 0.0  # monotonic, when the request was there
+    answered_at: float | None = None  # when the last byte of the answer was passed on
 
     @property
     def is_rest(self) -> bool:
@@ -231,7 +234,7 @@ class FaultProxy:
         await self._forward(scope, headers, body, receive, send, seen, lose_answer=isinstance(fault, Drop))
 
     def _look(self, scope: Any, headers: dict[str, str], body: bytes) -> tuple[Seen, Any]:
-        seen = Seen(scope["method"], scope["path"], user_agent=headers.get("user-agent", ""))
+        seen = Seen(scope["method"], scope["path"], user_agent=headers.get("user-agent", ""), at=time.monotonic())
         try:
             message = json.loads(body) if body else None
         except ValueError:
@@ -297,6 +300,7 @@ class FaultProxy:
                     await send({"type": "http.response.body", "body": chunk.result(), "more_body": True})
                 await send({"type": "http.response.body", "body": b""})
         finally:
+            seen.answered_at = time.monotonic()
             gone.cancel()
 
     def _prefixed(self, text: str) -> str:
