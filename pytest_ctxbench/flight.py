@@ -15,6 +15,7 @@ Everything but the waiting happens on the loop's own thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -141,7 +142,8 @@ class Flight:
     def leave(self, attempt: Attempt) -> None:
         """The item is done with it: what it holds is let go, also when no record was asked for."""
         self._loop.call(self._leave, attempt)
-        self._wait(attempt.end, silent=True)
+        with contextlib.suppress(LeftPending, HarnessError):
+            self._wait(attempt.end)
 
     def stop(self) -> None:
         """Cancel every run in flight and wait until they have left their connections in order."""
@@ -261,6 +263,8 @@ class Flight:
                 if attempt._given_up and attempt.record is None:
                     raise LeftPending("its item was given up")
                 await self._crew.measure(attempt, session, queue)
+        except asyncio.CancelledError:
+            failure = LeftPending("left pending: the session was stopped")
         except BaseException as error:
             failure = error
         finally:
@@ -283,6 +287,9 @@ class Flight:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=10.0)
+        for attempt in (*self._asked, *self._active):
+            attempt._fail(LeftPending("left pending: the session was stopped"))
+        self._asked.clear()
 
     # -- waiting, and what is logged meanwhile
 
@@ -292,15 +299,12 @@ class Flight:
             for handler in logging.getLogger().handlers:
                 handler.addFilter(self._log_filter)
 
-    def _wait(self, future: Future[T], *, silent: bool = False) -> T:
+    def _wait(self, future: Future[T]) -> T:
         try:
             return self._loop.wait(future, check=self._check)
-        except BaseException as error:
+        except BaseException:
             if not future.done():  # Ctrl-C, or the session was stopped: nothing goes on behind its back
                 self.stop()
-                raise
-            if silent and isinstance(error, Exception):
-                return None  # type: ignore[return-value]
             raise
 
 
