@@ -382,7 +382,15 @@ class BenchSession:
         return record if record.get("fingerprint") == wanted else None
 
     def skip_if_blocked(self, planned: PlannedRun) -> None:
+        from .local.keeper import HOLD, wait_while_down
+
         model = planned.model
+        wait_while_down(self.folder, self._check)
+        on_emulator = "{emulator}" in (model.base_url or "")
+        needed = {"endpoint": self.settings.endpoint == "local", "emulator": on_emulator}
+        for service in (name for name, needs in needed.items() if needs):
+            if (reason := self.holds.reason(HOLD, service)) is not None:
+                pytest.skip(f"left pending: {reason}")
         if model.key_env and not self.settings.env.get(model.key_env):
             pytest.skip(f"{model.key_env} is not set")
         if planned.exclusive and (reason := self.holds.reason("queue")) is not None:
@@ -505,6 +513,8 @@ class BenchSession:
             self._report_landed(measured)
             if not rerun:
                 self._measured += 1
+                if self._local is not None and measured["error"] is None:
+                    self._local.note_progress()
                 self.config.hook.pytest_ctxbench_record(record=measured, config=self.config)
         if (error := getattr(report, "ctxbench_error", None)) and not rerun:
             error_class, text = error
@@ -624,6 +634,8 @@ class BenchSession:
         spent = self.budget.spent()
         if not self._interrupted and exitstatus != pytest.ExitCode.INTERNAL_ERROR:
             self.budget.close()
+        if self._local is not None and (restarts := self._local.restarts()) is not None:
+            self._lines.append(restarts)
         from .results import write_results
 
         try:
