@@ -505,7 +505,8 @@ class BenchSession:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not self.is_main:
             return
-        record = getattr(report, "ctxbench_record", None)
+        # Taken out: pytest keeps every report to the end, and records with their traces add up.
+        record = vars(report).pop("ctxbench_record", None)
         self._broken |= report.failed and not getattr(report, "ctxbench_wrong", False)
         rerun = str(report.outcome) == "rerun"  # an outcome that pytest's own types do not know
         if record is not None:
