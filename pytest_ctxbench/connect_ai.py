@@ -196,6 +196,11 @@ class RestClient:
         """POST JSON to a path below the base URL: (the answer's JSON object, repeats). Errors as in `query`."""
         return await self._request("POST", path, body=body, repeatable=repeatable, headers=headers)
 
+    async def get(self, path: str, *, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The JSON object at a path below the base URL. Errors as in `query`."""
+        answer, _ = await self._request("GET", path, repeatable=True, headers=headers)
+        return answer
+
     async def _request(
         self,
         method: str,

@@ -15,6 +15,7 @@ from .errors import BudgetExhausted, EndpointError, HarnessError, VerifierError
 from .executor import Executor, Queue
 from .flight import Attempt, LeftPending
 from .holds import Holds
+from .local.keeper import HOLD, is_down
 from .options import Settings
 from .plan import PlannedRun
 from .store import RecordStore
@@ -37,6 +38,10 @@ def missing_key(planned: PlannedRun, settings: Settings) -> str | None:
 
 def why_held(planned: PlannedRun, settings: Settings, bench: Bench, holds: Holds, budget: Budget) -> str | None:
     """Why a run of this session cannot start now; None when it can."""
+    on_emulator = "{emulator}" in (planned.model.base_url or "")
+    for service, needed in (("endpoint", settings.endpoint == "local"), ("emulator", on_emulator)):
+        if needed and (reason := holds.reason(HOLD, service)) is not None:
+            return reason
     if planned.exclusive and (reason := holds.reason("queue")) is not None:
         return reason
     if holds.reason("disk") is not None or shutil.disk_usage(settings.out).free < ROOM_FOR_A_RUN:
@@ -74,6 +79,7 @@ class SessionCrew:
     def startable(self, planned: PlannedRun) -> bool:
         return (
             missing_key(planned, self.settings) is None
+            and not is_down(self.holds.folder)
             and why_held(planned, self.settings, self.bench, self.holds, self.budget) is None
             and self.finished(planned) is None
         )

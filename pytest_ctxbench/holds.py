@@ -15,8 +15,8 @@ __all__ = ["Holds"]
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """`kind` says what is held: disk and account (everything), queue (write tasks), model, toolset; `name` which of
-    the last two."""
+    """`kind` says what is held: disk and account (everything), queue (write tasks), model, toolset, service (what needs
+    a server that was given up); `name` which of the last three."""
 
     folder: Path
 

@@ -11,6 +11,7 @@ what happened                         reads  writes
 ====================================  =====  ======
 the connection was refused; 429       yes    yes
 404, session not found                yes    no
+the embedded endpoint's own fault     yes    no
 502, 503, 504, other 5xx              yes    no
 connection lost after sending         yes    no
 ====================================  =====  ======
@@ -34,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from .agent.types import ToolOutcome, ToolSpec, ToolTimeout
 from .errors import ConfigError, EndpointError
-from .local.tool_names import OPS, WRITING_OPS, canonical_op, listed_tool_name
+from .local.tool_names import FAULT_MARK, OPS, WRITING_OPS, canonical_op, listed_tool_name
 
 if TYPE_CHECKING:
     import mcp_types
@@ -599,6 +600,9 @@ class McpSession:
                     raise await self._lost_connection(exchange, connection, "the connection was lost") from None
             else:
                 connection.answered_at = time.monotonic()
+                if result.is_error and (result.meta or {}).get(FAULT_MARK):
+                    # A model must not be graded on what it did about a fault of ours.
+                    raise _Lost(_text_of(result), unsent=False, error_class="mcp_call")
                 return _text_of(result), bool(result.is_error)
         answers = await self.ping(min(5.0, self._settings.call_deadline_s))
         state = "it still answers a ping" if answers else "it does not answer a ping either"

@@ -151,6 +151,7 @@ async def execute(
                 queue_rows = snapshot.rows
                 after = await verifier.source_counts()
                 landed = [rows.text for rows in await verifier.landed_rows(after)]
+                await verifier.confirm()
             except HarnessError as raised:
                 error = error or raised
     finally:

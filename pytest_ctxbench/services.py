@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .config import Bench
 from .entries import DEFAULT_SET
@@ -19,6 +19,8 @@ from .options import Settings
 from .store import write_atomically
 
 if TYPE_CHECKING:
+    from .local.child import Spawned
+    from .local.keeper import Keeper, Server
     from .mcp_session import McpSettings
     from .verifier import Verifier
 
@@ -75,54 +77,84 @@ class Services:
 
 
 class LocalServices:
-    """Starts the embedded servers at their first use and stops them at the end. Owned by the main process."""
+    """Starts the embedded servers at their first use, keeps them running and stops them at the end. Owned by the main
+    process."""
 
     def __init__(self, settings: Settings, secrets: LocalSecrets, folder: Path) -> None:
         self._settings = settings
         self._secrets = secrets
+        self._folder = folder
         self._file = folder / "services.json"
-        self._processes: list[Any] = []
+        self._keepers: list[Keeper] = []
         self._urls: dict[str, str | None] | None = None
 
     def start(self, *, endpoint: bool, emulator: bool) -> dict[str, str | None]:
         """The URLs of what was asked for, started side by side; they also go to a file that the workers wait for."""
         if self._urls is not None:
             return self._urls
-        from .local.emulator.process import start_emulator
-        from .local.process import start_endpoint
-
-        with ThreadPoolExecutor(2) as pool:
-            futures: dict[str, Future[Any]] = {}
-            if endpoint:
-                futures["endpoint"] = pool.submit(
-                    start_endpoint,
-                    data=self._settings.layout.data,
-                    context=self._settings.layout.context,
-                    user=self._secrets.user,
-                    password=self._secrets.password,
-                    control_token=self._secrets.control,
-                    isolate_reads=True,
-                )
-            if emulator:
-                futures["emulator"] = pool.submit(start_emulator)
-            failures = []
-            for future in futures.values():
-                try:
-                    self._processes.append(future.result())
-                except Exception as error:  # the other one must still be stopped
-                    failures.append(error)
-            if failures:
-                self.stop()
-                raise failures[0]
-        urls: dict[str, str | None] = {name: future.result().url for name, future in futures.items()}
+        keepers = {}
+        if endpoint:
+            keepers["endpoint"] = self._keeper("the embedded endpoint", "endpoint", self._endpoint, "`ctxbench serve`")
+        if emulator:
+            see_why = "`python -m pytest_ctxbench.local.emulator`"
+            keepers["emulator"] = self._keeper("the provider emulator", "emulator", self._emulator, see_why)
+        pool = ThreadPoolExecutor(2)
+        try:
+            futures = {name: pool.submit(keeper.start) for name, keeper in keepers.items()}
+            wait(futures.values())
+            urls: dict[str, str | None] = {name: future.result() for name, future in futures.items()}
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            pool.shutdown()
         write_atomically(self._file, json.dumps(urls).encode())
         self._urls = urls
         return urls
 
+    def _keeper(self, name: str, key: str, start: Callable[[int, Spawned], Server], see_why: str) -> Keeper:
+        from .local.keeper import Keeper
+
+        keeper = Keeper(name, key, start, see_why=see_why, folder=self._folder)
+        self._keepers.append(keeper)
+        return keeper
+
+    def _endpoint(self, port: int, spawned: Spawned) -> Server:
+        from .local.process import start_endpoint
+
+        return start_endpoint(
+            data=self._settings.layout.data,
+            context=self._settings.layout.context,
+            user=self._secrets.user,
+            password=self._secrets.password,
+            control_token=self._secrets.control,
+            isolate_reads=True,
+            port=port,
+            spawned=spawned,
+        )
+
+    def _emulator(self, port: int, spawned: Spawned) -> Server:
+        from .local.emulator.process import start_emulator
+
+        return start_emulator(port=port, spawned=spawned)
+
+    def note_progress(self) -> None:
+        """A run was measured."""
+        for keeper in self._keepers:
+            keeper.note_progress()
+
+    def restarts(self) -> str | None:
+        """One line about what had to be started again; None when nothing had."""
+        parts = [f"{k.name} {_times(k.restarts)}" for k in self._keepers if k.restarts]
+        return f"ended in the middle of the session and started again: {', '.join(parts)}" if parts else None
+
     def stop(self) -> None:
-        for process in self._processes:
-            process.stop()
-        self._processes.clear()
+        for keeper in self._keepers:
+            keeper.stop()
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def wait_for_services(folder: Path, timeout_s: float = 60.0) -> dict[str, str | None]:

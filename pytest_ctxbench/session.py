@@ -421,9 +421,11 @@ class BenchSession:
 
     def skip_if_blocked(self, planned: PlannedRun) -> None:
         from .crew import missing_key, why_held
+        from .local.keeper import wait_while_down
 
         if (name := missing_key(planned, self.settings)) is not None:
             pytest.skip(f"{name} is not set")
+        wait_while_down(self.folder, self._check)
         if (reason := why_held(planned, self.settings, self.bench, self.holds, self.budget)) is not None:
             pytest.skip(f"left pending: {reason}")
 
@@ -468,7 +470,8 @@ class BenchSession:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not self.is_main:
             return
-        record = getattr(report, "ctxbench_record", None)
+        # Taken out: pytest keeps every report to the end, and records with their traces add up.
+        record = vars(report).pop("ctxbench_record", None)
         self._broken |= report.failed and not getattr(report, "ctxbench_wrong", False)
         rerun = str(report.outcome) == "rerun"  # an outcome that pytest's own types do not know
         if record is not None:
@@ -476,6 +479,8 @@ class BenchSession:
             self._report_landed(measured)
             if not rerun:
                 self._measured += 1
+                if self._local is not None and measured["error"] is None:
+                    self._local.note_progress()
                 self.config.hook.pytest_ctxbench_record(record=measured, config=self.config)
         if (error := getattr(report, "ctxbench_error", None)) and not rerun:
             error_class, text = error
@@ -597,6 +602,8 @@ class BenchSession:
         spent = self.budget.spent()
         if not self._interrupted and exitstatus != pytest.ExitCode.INTERNAL_ERROR:
             self.budget.close()
+        if self._local is not None and (restarts := self._local.restarts()) is not None:
+            self._lines.append(restarts)
         from .results import write_results
 
         try:

@@ -306,6 +306,13 @@ class Verifier:
             )
         return [{column: row[places[column]] for column in QUEUE_COLUMNS} for row in result.rows]
 
+    async def confirm(self) -> None:
+        """After the last read of a run: all of it was about the queue that was reset before.
+
+        Nothing to ask of a live service, whose tables outlive it. Raises `VerifierError` (verifier_instance,
+        verifier_read, verifier_auth).
+        """
+
     async def source_counts(self) -> dict[str, int]:
         """Rows in each source table now. Raises `VerifierError` (verifier_read, verifier_auth)."""
         counts = [await self._count(name, table) for name, table in self._sources.items()]
@@ -356,12 +363,23 @@ class LocalVerifier(Verifier):
         super().__init__(rest, expected_counts=expected_counts, review_queue_table=review_queue_table, data=data)
         if control_url is not None and control_url.rstrip("/") != rest.shown:
             raise ConfigError(f"control URL {control_url}: must be that of the REST API's own endpoint, {rest.shown}")
-        self._control_token = control_token
+        self._control = {"x-ctxbench-control": control_token}
+        self._instance: str | None = None
 
     async def _clear(self) -> None:
-        await self._rest.post(
-            "/control/fresh", {}, repeatable=True, headers={"x-ctxbench-control": self._control_token}
-        )
+        answer, _ = await self._rest.post("/control/fresh", {}, repeatable=True, headers=self._control)
+        self._instance = answer.get("instance")
+
+    async def confirm(self) -> None:
+        """A server that died and came back has an empty queue, which would be scored as the run's own: no instance
+        ever returns, so the same one now was there all the time."""
+        answer = await self._rest.get("/control/health", headers=self._control)
+        if not self._instance or answer.get("instance") != self._instance:
+            raise VerifierError(
+                "the embedded endpoint's database was replaced while the run went on, so what the run wrote is lost; "
+                "start the session again",
+                error_class="verifier_instance",
+            )
 
     async def landed_rows(self, counts: Mapping[str, int]) -> list[LandedRows]:
         """None: the next fresh database is without them, so there is nothing for the user to remove."""

@@ -149,6 +149,10 @@ class FaultProxy:
     def api_url(self) -> str:
         return f"{self.served.base}/api"
 
+    def url_of(self, path: str) -> str:
+        """Where a request of this path goes."""
+        return self.upstream.rstrip("/") + path
+
     def as_new(self) -> None:
         self.prefix, self.unknown_ops, self.revoked = "", frozenset(), False
         self.rules, self.seen = [], []
@@ -264,7 +268,7 @@ class FaultProxy:
         lose_answer: bool,
     ) -> None:
         query = scope["query_string"].decode()
-        url = self.upstream.rstrip("/") + scope["path"] + (f"?{query}" if query else "")
+        url = self.url_of(scope["path"]) + (f"?{query}" if query else "")
         passed = {k: v for k, v in headers.items() if k not in _HOP}
         seen.forwarded = True
         gone = asyncio.ensure_future(_until_gone(receive))

@@ -35,6 +35,8 @@ from serving import Served, drop_connection
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from pytest_ctxbench.local.tool_names import FAULT_MARK
+
 READ_OPS = ("get_catalogs", "get_schemas", "get_tables", "get_columns", "get_instructions", "execute_select")
 
 
@@ -83,6 +85,7 @@ class McpStub:
     stateless: bool = False
     more_ops: tuple[str, ...] = ()  # known beside the ones of raw access
     refuse_ops: bool = False  # every op is unknown from now on
+    own_faults: int = 0  # that many calls end in a fault that the endpoint calls its own
     committed: list[str] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     faults: dict[str, list[Fault]] = field(default_factory=dict)
@@ -144,6 +147,10 @@ class McpStub:
         name, args = params.name.removeprefix(self.prefix), params.arguments or {}
         self.calls.append({"name": name, **args})
         self.called.set()
+        if self.own_faults:
+            self.own_faults -= 1
+            text = TextContent(type="text", text="the engine was restarted too often")
+            return CallToolResult(content=[text], is_error=True, _meta={FAULT_MARK: True})
         if name == "execute_insert":
             self.committed.append(args["query"])
             return _text("1 row inserted")

@@ -96,8 +96,8 @@ HEAVY = ("anthropic", "openai", "google.genai", "mcp", "pandas", "duckdb", "sqlg
 @pytest.mark.parametrize(
     "module",
     ["plugin", "session", "cli", "config", "plan", "store", "runner", "scoring", "goldens", "aggregate", "summary",
-     "report", "local.process", "local.emulator.process", "mcp_session", "verifier", "price_check", "agent.loop",
-     "agent.dialects"],
+     "report", "local.process", "local.keeper", "local.emulator.process", "mcp_session", "verifier", "price_check",
+     "agent.loop", "agent.dialects"],
 )  # fmt: skip
 def test_importing_is_light(module: str):
     code = f"import sys, json, pytest_ctxbench.{module}; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"

@@ -25,7 +25,7 @@ from pytest_ctxbench.local.process import EndpointProcess, start_endpoint
 from pytest_ctxbench.local.schema import TABLES
 from pytest_ctxbench.local.supervisor import EngineFailure, EngineProcess, EngineSettings
 from pytest_ctxbench.local.template import build_template
-from pytest_ctxbench.local.tool_names import OPS, canonical_op, listed_tool_name, listed_tool_names
+from pytest_ctxbench.local.tool_names import FAULT_MARK, OPS, canonical_op, listed_tool_name, listed_tool_names
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[1]
@@ -800,6 +800,23 @@ def test_a_session_outlives_its_engine(endpoint: EndpointProcess) -> None:
 
     fresh(endpoint)
     in_session(endpoint, WRITE, body)
+
+
+def test_a_statement_whose_database_was_replaced_is_marked_as_no_fault_of_its_own(single: EndpointProcess) -> None:
+    async def body(client: Client) -> None:
+        slow = asyncio.ensure_future(client.call_tool("queryData", {"query": SLOW}))
+        while not slow.done():
+            await asyncio.wait({slow}, timeout=0.3)  # until it runs; a reset before that does not concern it
+            await asyncio.to_thread(fresh, single)
+        replaced = await slow
+        assert replaced.is_error
+        assert "replaced" in replaced.content[0].text
+        assert (replaced.meta or {}).get(FAULT_MARK) is True
+        wrong = await client.call_tool("queryData", {"query": "SELECT nonsense"})
+        assert wrong.is_error
+        assert FAULT_MARK not in (wrong.meta or {})
+
+    in_session(single, WRITE, body)
 
 
 def test_an_abandoned_call_is_stopped_and_its_write_undone(endpoint: EndpointProcess) -> None:

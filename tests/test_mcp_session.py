@@ -467,6 +467,22 @@ def test_a_killed_server_ends_in_a_clean_error(stub: McpStub) -> None:
     assert "cannot be reached" in in_session(settings(stub, max_retries=1), body)
 
 
+def test_a_fault_that_the_endpoint_calls_its_own_is_not_the_models(stub: McpStub) -> None:
+    stub.own_faults = 1
+    outcome = call(settings(stub), "execute_select", {"query": "q"})
+    assert (outcome.text, outcome.is_error, outcome.retries) == ("rows of q", False, 1)
+    stub.own_faults = 99
+    error = failing(settings(stub, max_retries=2), "execute_select", {"query": "q"}, repeatable=True)
+    assert error.error_class == "mcp_call"
+    assert "the engine was restarted too often, 3 attempts" in str(error)
+    stub.own_faults = 1
+    error = failing(settings(stub), "execute_insert", {"query": "i"}, repeatable=False)
+    assert error.error_class == "mcp_write_unknown"
+    assert stub.committed == []
+    # A tool's own error still goes to the model.
+    assert call(settings(stub), "get_schemas").is_error
+
+
 def test_a_restarted_server_serves_on(stub: McpStub) -> None:
     async def body(session: McpSession) -> ToolOutcome:
         await session.call("execute_select", {"query": "before"}, repeatable=True)

@@ -7,6 +7,7 @@ import contextlib
 import csv
 import hashlib
 import json
+import secrets
 import shutil
 import stat
 import sys
@@ -46,6 +47,9 @@ class Databases:
         self._loader: asyncio.subprocess.Process | None = None
         self._loading: asyncio.Task[tuple[bytes, bytes]] | None = None
         self._generation = 0
+        self._name = secrets.token_hex(8)
+        #: Names what the work database is now, and never names another one; empty while it is being replaced.
+        self.instance = ""
         self._folder: Path | None = None
         self._replacing = asyncio.Lock()
         self._replacements: set[asyncio.Task[None]] = set()
@@ -117,12 +121,14 @@ class Databases:
     async def _fresh(self) -> None:
         async with self._replacing:
             self._generation += 1
+            self.instance = ""
             folder = self._home / f"work-{self._generation}"
             await asyncio.to_thread(self._copy, folder)
             try:
                 await self._work.open(folder)
             except EngineFailure as error:
                 raise DatabasesError(f"the database cannot be replaced: {_one_line(error)}") from None
+            self.instance = f"{self._name}-{self._generation}"
             old, self._folder = self._folder, folder
             if old is not None:
                 await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
@@ -151,6 +157,7 @@ class Databases:
         await asyncio.gather(*(engine.run(dict(order)) for engine in engines.values()))
         return {
             "generation": self._generation,
+            "instance": self.instance,
             "engines": {name: {"pid": e.pid, "restarts": e.restarts} for name, e in engines.items()},
         }
 

@@ -12,7 +12,7 @@ Routes::
                              DELETE, run once for each set of parameters, in one transaction: all of them or none
     GET  /api/catalogs, /api/schemas, /api/tables, /api/columns
     POST /control/fresh      a new copy of the database; needs the control token instead of the credentials
-    GET  /control/health
+    GET  /control/health     both say in `instance` which copy that is; a restarted server never repeats one
     anything else            200 with a web page, as the service that this one stands in for does
 """
 
@@ -37,7 +37,7 @@ from pytest_ctxbench.errors import ConfigError, CtxbenchError
 from .databases import Databases
 from .search import ContextIndexes
 from .supervisor import EngineFailure, EngineSettings
-from .tool_names import OPS, WRITING_OPS, canonical_op, listed_tool_name
+from .tool_names import FAULT_MARK, OPS, WRITING_OPS, canonical_op, listed_tool_name
 from .tools import ResultLimits, Toolbox, ToolError, metadata_rows
 
 if TYPE_CHECKING:
@@ -316,7 +316,8 @@ def _mcp_server(toolbox: Toolbox) -> Any:
                 entries=_entry_set(context.request.query_params),
             )
         except ToolError as error:
-            return CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)
+            fault = {FAULT_MARK: True} if error.endpoints_own else None
+            return CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True, _meta=fault)
         return CallToolResult(content=[TextContent(type="text", text=text)])
 
     return Server("ctxbench", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
@@ -399,7 +400,8 @@ class _Rest:
         try:
             return await self._databases.run({**statement, **how}, pristine=False)
         except EngineFailure as error:
-            raise _Refused(str(error), "INTERNAL_ERROR" if error.code in _OUR_FAULT else "INVALID_REQUEST") from None
+            ours = error.blameless or error.code == "engine"
+            raise _Refused(str(error), "INTERNAL_ERROR" if ours else "INVALID_REQUEST") from None
 
     def metadata(self, kind: str) -> Callable[[Any], Awaitable[Any]]:
         async def endpoint(request: Any) -> Any:
@@ -420,7 +422,7 @@ class _Rest:
             await self._databases.fresh()
         except CtxbenchError as error:
             return JSONResponse(_error("INTERNAL_ERROR", str(error)), 500)
-        return JSONResponse({"fresh": True})
+        return JSONResponse({"fresh": True, "instance": self._databases.instance})
 
     async def health(self, _: Any) -> Any:
         from starlette.responses import JSONResponse
@@ -449,9 +451,6 @@ def _statement_order(body: bytes) -> dict[str, Any]:
 
 def _no_number(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
-
-
-_OUR_FAULT = frozenset({"engine", "unknown_outcome", "interrupted"})
 
 
 def _Answer(body: Mapping[str, Any]) -> Any:

@@ -37,11 +37,17 @@ _REPLACED = "the database was replaced while the statement ran or waited"
 
 
 class EngineFailure(Exception):
-    """A statement got no result. `code`: sql, timeout, memory, interrupted, too_large, engine, unknown_outcome."""
+    """A statement got no result. `code`: sql, timeout, memory, too_large, engine; and where the statement is not to
+    blame: interrupted, unknown_outcome, unavailable."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
+
+    @property
+    def blameless(self) -> bool:
+        """Whether the same statement could have had a result at another moment."""
+        return self.code in ("interrupted", "unknown_outcome", "unavailable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +332,9 @@ class EngineProcess:
                     alone = True  # others had the memory: once more with the process to itself
                     continue
                 raise EngineFailure(str(answer.get("message", "the statement failed")), code)
-        raise EngineFailure("the SQL engine was restarted too often while this statement waited; try again", "engine")
+        raise EngineFailure(
+            "the SQL engine was restarted too often while this statement waited; try again", "unavailable"
+        )
 
     async def _attempt(self, job: _Job) -> dict[str, Any]:
         async with self._spawning:
@@ -388,7 +396,7 @@ class EngineProcess:
     async def _ready(self) -> None:
         """A living process with the databases open. The caller holds `_spawning`."""
         if self._closed:
-            raise EngineFailure("the endpoint is shutting down", "engine")
+            raise EngineFailure("the endpoint is shutting down", "unavailable")
         child = self._child
         if child is not None and not child.dead and child.killed_for is None:
             return

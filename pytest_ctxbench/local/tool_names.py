@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["OPS", "WRITING_OPS", "canonical_op", "listed_tool_name", "listed_tool_names"]
+__all__ = ["FAULT_MARK", "OPS", "WRITING_OPS", "canonical_op", "listed_tool_name", "listed_tool_names"]
 
 #: Every op, in the order in which the server lists its tools.
 OPS = (
@@ -21,6 +21,9 @@ OPS = (
     "execute_insert",
     "search_context",
 )
+
+#: In the `_meta` of a tool's error result: the endpoint itself failed, and not the call.
+FAULT_MARK = "pytest-ctxbench/endpoint-fault"
 
 WRITING_OPS = frozenset({"execute_insert"})
 

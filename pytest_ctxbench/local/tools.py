@@ -25,7 +25,11 @@ __all__ = ["ResultLimits", "ToolError", "Toolbox", "metadata_rows"]
 
 
 class ToolError(Exception):
-    """What the model reads when a tool fails."""
+    """What the model reads when a tool fails. `endpoints_own`: not for anything that the model asked for."""
+
+    def __init__(self, message: str, *, endpoints_own: bool = False) -> None:
+        super().__init__(message)
+        self.endpoints_own = endpoints_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +251,7 @@ class Toolbox:
         try:
             answer = await self._databases.run(order, pristine=not writes_offered)
         except EngineFailure as error:
-            raise ToolError(str(error)) from None
+            raise ToolError(str(error), endpoints_own=error.blameless) from None
         if answer["kind"] != "select":
             return json.dumps({"rows_inserted": answer["affected"]})
         return _result([c["name"] for c in answer["columns"]], answer["rows"], more=bool(answer["more"]))

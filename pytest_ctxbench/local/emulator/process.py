@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import subprocess
-import sys
-import tempfile
-import threading
-from pathlib import Path
 from types import TracebackType
 
 from pytest_ctxbench.errors import HarnessError
+from pytest_ctxbench.local.child import ChildProcess, DidNotStart, Spawned, start_child
 
 __all__ = ["EmulatorProcess", "start_emulator"]
 
 START_TIMEOUT_S = 60.0
-#: All that the child gets of the environment: no key, no token.
-_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "VIRTUAL_ENV", "PYTHONHOME")
 
 
 class EmulatorProcess:
     """A running emulator: `url` (no slash at the end), `pid`. Ends with `stop()`, with a `with` block, or with us."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
-        self._process = process
+    def __init__(self, child: ChildProcess, url: str) -> None:
+        self._child = child
         self.url = url
-        self.pid = process.pid
+        self.pid = child.pid
+
+    def wait(self) -> int:
+        """Block until it has ended; its exit status, negative for a signal."""
+        return self._child.wait()
 
     def stop(self) -> None:
         """Ends the process; harmless when it has ended already."""
-        _end(self._process)
+        self._child.stop()
 
     def __enter__(self) -> EmulatorProcess:
         return self
@@ -42,49 +37,21 @@ class EmulatorProcess:
         self.stop()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
-    try:
-        process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def start_emulator(latency_s: float = 0.0) -> EmulatorProcess:
-    """Starts an emulator on a free port of the loopback and waits until it answers; every reply `latency_s` late.
+def start_emulator(latency_s: float = 0.0, *, port: int = 0, spawned: Spawned | None = None) -> EmulatorProcess:
+    """Starts an emulator on a port of the loopback (0: a free one) and waits until it answers; every reply `latency_s`
+    late. `spawned` gets the process while it still starts.
 
     Raises `HarnessError` when it does not start.
     """
-    package_root = str(Path(__file__).resolve().parents[3])
-    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    path = [package_root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    environment["PYTHONPATH"] = os.pathsep.join(path)
-    command = [sys.executable, "-m", "pytest_ctxbench.local.emulator", "--latency", repr(latency_s)]
-    with tempfile.TemporaryFile() as complaints:
-        process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, env=environment
+    arguments = ["--latency", repr(latency_s), "--port", str(port)]
+    try:
+        child, url = start_child(
+            "pytest_ctxbench.local.emulator", *arguments, timeout_s=START_TIMEOUT_S, spawned=spawned
         )
-        assert process.stdout is not None
-        watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
-        watchdog.start()
-        try:
-            line = process.stdout.readline()
-        except BaseException:
-            _end(process)
-            raise
-        finally:
-            watchdog.cancel()
-        try:
-            return EmulatorProcess(process, str(json.loads(line)["url"]))
-        except (ValueError, KeyError, TypeError):
-            _end(process)
-            complaints.seek(0)
-            said = complaints.read().decode("utf-8", "replace").strip().splitlines()
-            raise HarnessError(
-                f"the provider emulator did not start ({said[-1] if said else 'it said nothing'}); run "
-                "`python -m pytest_ctxbench.local.emulator` to see why"
-            ) from None
+    except DidNotStart as error:
+        raise HarnessError(
+            f"the provider emulator did not start ({error.last or 'it said nothing'}); run "
+            "`python -m pytest_ctxbench.local.emulator` to see why",
+            error_class="local_start",
+        ) from None
+    return EmulatorProcess(child, url)
