@@ -17,14 +17,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import BudgetExhausted, ConfigError
+from .errors import BudgetExhausted, ConfigError, HarnessError
 
 __all__ = ["Budget"]
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """`path` is the ledger's file; `limit_usd` None means no limit."""
+    """`path` is the ledger's file; `limit_usd` None means no limit.
+
+    What reads or writes it raises `HarnessError` (class disk) when that is not possible.
+    """
 
     path: Path
     limit_usd: float | None
@@ -33,7 +36,11 @@ class Budget:
     def _ledger(self) -> Iterator[dict[str, float]]:
         """{"carried": the interrupted session before, "spent": finished runs of this one, "<run>": what a run in
         flight spent and reserved}, exclusively."""
-        with open(self.path.with_suffix(".lock"), "ab") as lock:
+        try:
+            lock = open(self.path.with_suffix(".lock"), "ab")  # noqa: SIM115 - closed below
+        except OSError as error:
+            raise self._unwritable(error) from None
+        with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             ledger = self._read()
             before = dict(ledger)
@@ -41,13 +48,22 @@ class Budget:
             if ledger != before:
                 # Replaced as a whole: a kill in the middle of a write must not lose what was spent.
                 new = self.path.with_suffix(".new")
-                new.write_text(json.dumps(ledger), encoding="utf-8")
-                new.replace(self.path)
+                try:
+                    new.write_text(json.dumps(ledger), encoding="utf-8")
+                    new.replace(self.path)
+                except OSError as error:
+                    raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> HarnessError:
+        """A call that cannot be entered is not made."""
+        return HarnessError(f"{self.path}: cannot be written ({error.strerror or error})", error_class="disk")
 
     def _read(self) -> dict[str, float]:
         try:
             found = json.loads(self.path.read_bytes())
             ledger = {str(k): float(v) for k, v in found.items()}
+            if not all(0 <= value < float("inf") for value in ledger.values()):
+                raise ValueError("no amounts of money")
         except FileNotFoundError:
             ledger = {}
         except (ValueError, TypeError, AttributeError):
@@ -79,7 +95,10 @@ class Budget:
         return before_call
 
     def settle(self, run: str, cost_usd: float) -> None:
-        """The run has ended: what it really cost replaces its reservation."""
+        """The run has ended: what it really cost replaces its reservation.
+
+        When that cannot be written, the reservation stays, which is more.
+        """
         with self._ledger() as ledger:
             ledger.pop(run, None)
             ledger["spent"] += cost_usd
