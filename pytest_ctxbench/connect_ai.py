@@ -212,7 +212,7 @@ class RestClient:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     response = await self._send(method, path, body, params, headers)
-                if response.status_code != 429 and response.status_code < 500:
+                if response.status_code not in (408, 425, 429, 499) and response.status_code < 500:
                     return self._payload(response, path), retries
                 problem = f"HTTP {response.status_code}{self._detail(response)}"
                 retry_after = response.headers.get("retry-after")
@@ -288,7 +288,7 @@ class RestClient:
             return {}
         try:
             payload = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             payload = None
         error = payload.get("error") if isinstance(payload, dict) else None
         if error:
@@ -308,7 +308,10 @@ class RestClient:
             raise self._fault("a result is not an object")
         if entry.get("error"):
             raise StatementError(self._plain(f"{self.shown}: {json.dumps(entry['error'])[:500]}"), code="RESULT_ERROR")
-        columns = [str(c.get("columnName")) if isinstance(c, dict) else str(c) for c in entry.get("schema") or []]
+        schema = entry.get("schema") or []
+        if not isinstance(schema, list):
+            raise self._fault("a result's schema is not a list")
+        columns = [str(c.get("columnName")) if isinstance(c, dict) else str(c) for c in schema]
         rows = entry.get("rows") or []
         if not isinstance(rows, list) or any(not isinstance(row, list) or len(row) != len(columns) for row in rows):
             raise self._fault("a result's rows do not fit its columns")
@@ -326,7 +329,7 @@ class RestClient:
             payload = response.json()
             error = payload.get("error", payload) if isinstance(payload, dict) else payload
             text = error.get("message") if isinstance(error, dict) else error
-        except ValueError:
+        except (ValueError, RecursionError):
             text = response.text
         text = " ".join(str(text or "").split())[:300]
         return f" ({text})" if text else ""

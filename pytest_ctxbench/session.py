@@ -389,8 +389,9 @@ class BenchSession:
             pytest.skip(f"left pending: {reason}")
         if self.holds.reason("disk") is not None or shutil.disk_usage(self.settings.out).free < ROOM_FOR_A_RUN:
             pytest.skip(f"left pending: no room in {self.settings.out}")
-        if (reason := self.holds.reason("account")) is not None:
-            pytest.skip(f"left pending: {reason}")
+        for kind in ("account", "endpoint"):
+            if (reason := self.holds.reason(kind)) is not None:
+                pytest.skip(f"left pending: {reason}")
         if (reason := self.holds.reason("model", model.id)) is not None:
             pytest.skip(f"left pending: {model.id} cannot be used: {reason}")
         if (reason := self.holds.reason("toolset", self._offer(planned))) is not None:
@@ -476,17 +477,23 @@ class BenchSession:
             report.longrepr = call.excinfo.getrepr(style="value")
             # The test's own assertion: a run that failed, and nothing that broke.
             if isinstance(call.excinfo.value, HarnessError):
-                self._note_error(report, call.excinfo.value)
+                self._note_error(item, report, call.excinfo.value)
             vars(report)["ctxbench_wrong"] = report.when == "call" and call.excinfo.errisinstance(AssertionError)
         record = item.stash.get(RECORD, None)
+        if record is not None:
+            self.holds.started()
         if record is not None and (report.when == "call" or report.outcome != "passed"):
             # One JSON text: xdist's wire takes only builtin types.
             vars(report)["ctxbench_record"] = json.dumps(record)
             del item.stash[RECORD]
         return report
 
-    def _note_error(self, report: pytest.TestReport, error: HarnessError) -> None:
+    def _note_error(self, item: pytest.Item, report: pytest.TestReport, error: HarnessError) -> None:
         vars(report)["ctxbench_error"] = [error.error_class, str(error)]
+        if error.error_class == "disk":
+            self.holds.put("disk", reason=str(error))
+        if RECORD not in item.stash and error.error_class in ("mcp_connect", "verifier_read", "verifier_reset"):
+            self.holds.could_not_start(item.stash[RUN].key.stem, reason=str(error))
         if error.error_class in ("mcp_auth", "verifier_auth"):
             self.holds.put("account", reason=str(error))
 
@@ -621,12 +628,12 @@ class BenchSession:
         if not self._began:
             return
         self._leave_an_empty_queue()
-        spent = self.budget.spent()
-        if not self._interrupted and exitstatus != pytest.ExitCode.INTERNAL_ERROR:
-            self.budget.close()
         from .results import write_results
 
         try:
+            spent = self.budget.spent()
+            if not self._interrupted and exitstatus != pytest.ExitCode.INTERNAL_ERROR:
+                self.budget.close()
             # A broken file or a full disk must not take the session's other output with it.
             results = write_results(self, self._planned, self._reasons_by_run(), report=not self._interrupted)
             self._lines += results.lines

@@ -82,6 +82,14 @@ class ProviderStub:
         """Take connections on the same port again, after `then_refuse`."""
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
 
+    def refuse(self) -> None:
+        """Refuse connections until `listen`; open ones stay."""
+
+        async def close() -> None:
+            self._refuse()
+
+        asyncio.run_coroutine_threadsafe(close(), self._loop).result(10)
+
     def as_new(self) -> None:
         """Forget script and requests, and listen."""
         self.requests.clear()

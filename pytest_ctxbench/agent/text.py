@@ -34,8 +34,11 @@ def clean_json(value: Any) -> Any:
 def too_deep(value: Any, source: str | bytes) -> bool:
     """Whether a parsed JSON value is nested deeper than anything that can be sent back and stored. `source` is the text
     that it was parsed from: without many brackets nothing is looked at."""
-    brackets = (b"[", b"{") if isinstance(source, bytes) else ("[", "{")
-    if sum(source.count(bracket) for bracket in brackets) <= _DEEPEST:  # type: ignore[arg-type]
+    if isinstance(source, bytes):
+        brackets = source.count(b"[") + source.count(b"{")
+    else:
+        brackets = source.count("[") + source.count("{")
+    if brackets <= _DEEPEST:
         return False
     level = [value]
     for _ in range(_DEEPEST):

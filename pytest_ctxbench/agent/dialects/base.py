@@ -295,6 +295,8 @@ class Dialect(ABC):
         answer's status decides."""
         answered = self._answered
         failure = failure_from_exception(error, wall=wall)
+        if answered is not None and 200 < answered.status_code < 300 and failure.status == answered.status_code:
+            return self.not_the_shape(None, f"HTTP {answered.status_code} instead of an answer")
         if answered is None or answered.status_code < 400 or failure.status is not None or failure.codes:
             return fault_from_exception(self.name, error, sent=self.could_drop(), wall=wall)
         text = answered.text if answered.is_closed and hasattr(answered, "_content") else ""
@@ -387,8 +389,10 @@ class Dialect(ABC):
 
 
 def parse_json(content: bytes | str) -> Any:
-    """An answer's body. Raises `json.JSONDecodeError`, and nothing else, for what is none. Lone surrogates are replaced;
-    numbers that JSON does not know (NaN, and what overflows) become null."""
+    """An answer's body. Raises `json.JSONDecodeError`, and nothing else, for what is none.
+
+    Lone surrogates are replaced; numbers that JSON does not know (NaN, and what overflows) become null.
+    """
     try:
         value = json.loads(content, parse_constant=_no_number, parse_float=_number)
         if too_deep(value, content):
