@@ -206,6 +206,8 @@ class RestClient:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[dict[str, Any], int]:
+        from .http_client import whole_seconds
+
         retries = 0
         while True:
             problem, retry_after, safe = "", None, repeatable
@@ -215,7 +217,7 @@ class RestClient:
                 if response.status_code not in (408, 425, 429, 499) and response.status_code < 500:
                     return self._payload(response, path), retries
                 problem = f"HTTP {response.status_code}{self._detail(response)}"
-                retry_after = response.headers.get("retry-after")
+                retry_after = whole_seconds(response.headers.get("retry-after"))
                 safe = safe or response.status_code == 429
             except TimeoutError:
                 problem = f"no answer within {self._timeout_s:g} s"
@@ -231,8 +233,7 @@ class RestClient:
             retries += 1
             self.retries += 1
             pause = min(self._backoff_base_s * 2 ** (retries - 1), self._backoff_cap_s)
-            if retry_after is not None and retry_after.strip().isdigit():
-                pause = max(pause, min(float(retry_after), self._retry_after_cap_s))
+            pause = max(pause, min(retry_after or 0.0, self._retry_after_cap_s))
             await asyncio.sleep(pause)
 
     async def _send(

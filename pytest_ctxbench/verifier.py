@@ -221,7 +221,7 @@ class Verifier:
                 rows = {_normal(key, whole): int(count) for key, count in page.rows}
             except StatementError as error:
                 raise VerifierError(f"{name} cannot be read: {error}", error_class="verifier_read") from None
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise VerifierError(
                     f"{name} cannot be read: the service's answer has no keys with counts", error_class="verifier_read"
                 ) from None
@@ -289,7 +289,7 @@ class Verifier:
             rows += page
             try:
                 after = int(page[-1]["ID"])
-            except (IndexError, TypeError, ValueError):
+            except (IndexError, TypeError, ValueError, OverflowError):
                 return rows
             if last is not None and after <= last:
                 return rows

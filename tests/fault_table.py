@@ -347,6 +347,7 @@ _READ = error("verifier_read")  # verifier_reset where the queue is being emptie
 REST: tuple[RestFault, ...] = (
     *(RestFault(f"HTTP {status}", f"status-{status}", REPEATED, error("verifier_read", "all"))
       for status in (408, 429, 500, 502, 503)),
+    RestFault("HTTP 429, Retry-After that is no number", "garbage", REPEATED, error("verifier_read", "all")),
     RestFault("connection dropped", "drop", REPEATED, error("verifier_read", "all")),
     RestFault("connection dropped after the statement ran", "drop-after", REPEATED, error("verifier_read", "all")),
     RestFault("HTTP 401", "status-401", error("verifier_auth"), error("verifier_auth")),

@@ -479,6 +479,7 @@ def rest_fault(kind: str) -> Any:
         return rest_stub.Answer(int(kind.removeprefix("status-")), payload={"message": "not now"})
     as_json = {"content-type": "application/json"}
     return {
+        "garbage": rest_stub.Answer(429, headers={"retry-after": "\u00b2"}),
         "drop": Cut(),
         "drop-after": Cut(after=True),
         "error-object": rest_stub.Answer(payload={"error": {"code": "INVALID_REQUEST", "message": "no"}}),
