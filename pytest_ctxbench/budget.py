@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import BudgetExhausted, ConfigError
+from .errors import BudgetExhausted, ConfigError, HarnessError
 from .store import process_is_alive
 
 __all__ = ["Budget"]
@@ -33,7 +33,10 @@ _POLL_S = 0.1
 
 
 class Budget:
-    """`path` is the ledger's file; `limit_usd` None means no limit. One object per process."""
+    """`path` is the ledger's file; `limit_usd` None means no limit. One object per process.
+
+    What reads or writes it raises `HarnessError` (class disk) when that is not possible.
+    """
 
     def __init__(self, path: Path, limit_usd: float | None) -> None:
         self.path = path
@@ -47,7 +50,11 @@ class Budget:
     def _ledger(self) -> Iterator[dict[str, float]]:
         """{"carried": the interrupted session before, "spent": finished runs of this one, "<process>": what the runs
         in flight of a process spent and reserved}, exclusively. A process all of whose runs wait is marked so."""
-        with open(self.path.with_suffix(".lock"), "ab") as lock:
+        try:
+            lock = open(self.path.with_suffix(".lock"), "ab")  # noqa: SIM115 - closed below
+        except OSError as error:
+            raise self._unwritable(error) from None
+        with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             ledger = self._read()
             before = dict(ledger)
@@ -55,13 +62,22 @@ class Budget:
             if ledger != before:
                 # Replaced as a whole: a kill in the middle of a write must not lose what was spent.
                 new = self.path.with_suffix(".new")
-                new.write_text(json.dumps(ledger), encoding="utf-8")
-                new.replace(self.path)
+                try:
+                    new.write_text(json.dumps(ledger), encoding="utf-8")
+                    new.replace(self.path)
+                except OSError as error:
+                    raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> HarnessError:
+        """A call that cannot be entered is not made."""
+        return HarnessError(f"{self.path}: cannot be written ({error.strerror or error})", error_class="disk")
 
     def _read(self) -> dict[str, float]:
         try:
             found = json.loads(self.path.read_bytes())
             ledger = {str(k): float(v) for k, v in found.items()}
+            if not all(0 <= value < float("inf") for value in ledger.values()):
+                raise ValueError("no amounts of money")
         except FileNotFoundError:
             ledger = {}
         except (ValueError, TypeError, AttributeError):
@@ -131,7 +147,10 @@ class Budget:
         return before_call
 
     def settle(self, run: str, cost_usd: float) -> None:
-        """The run has ended: what it really cost replaces its reservation."""
+        """The run has ended: what it really cost replaces its reservation.
+
+        When that cannot be written, the reservation stays, which is more.
+        """
         with self._ledger() as ledger:
             self._runs.pop(run, None)
             self._waiting.discard(run)

@@ -211,16 +211,18 @@ class RestClient:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[dict[str, Any], int]:
+        from .http_client import whole_seconds
+
         retries = 0
         while True:
             problem, retry_after, safe = "", None, repeatable
             try:
                 async with asyncio.timeout(self._timeout_s):
                     response = await self._send(method, path, body, params, headers)
-                if response.status_code != 429 and response.status_code < 500:
+                if response.status_code not in (408, 425, 429, 499) and response.status_code < 500:
                     return self._payload(response, path), retries
                 problem = f"HTTP {response.status_code}{self._detail(response)}"
-                retry_after = response.headers.get("retry-after")
+                retry_after = whole_seconds(response.headers.get("retry-after"))
                 safe = safe or response.status_code == 429
             except TimeoutError:
                 problem = f"no answer within {self._timeout_s:g} s"
@@ -236,8 +238,7 @@ class RestClient:
             retries += 1
             self.retries += 1
             pause = min(self._backoff_base_s * 2 ** (retries - 1), self._backoff_cap_s)
-            if retry_after is not None and retry_after.strip().isdigit():
-                pause = max(pause, min(float(retry_after), self._retry_after_cap_s))
+            pause = max(pause, min(retry_after or 0.0, self._retry_after_cap_s))
             await asyncio.sleep(pause)
 
     async def _send(
@@ -293,7 +294,7 @@ class RestClient:
             return {}
         try:
             payload = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             payload = None
         error = payload.get("error") if isinstance(payload, dict) else None
         if error:
@@ -313,7 +314,10 @@ class RestClient:
             raise self._fault("a result is not an object")
         if entry.get("error"):
             raise StatementError(self._plain(f"{self.shown}: {json.dumps(entry['error'])[:500]}"), code="RESULT_ERROR")
-        columns = [str(c.get("columnName")) if isinstance(c, dict) else str(c) for c in entry.get("schema") or []]
+        schema = entry.get("schema") or []
+        if not isinstance(schema, list):
+            raise self._fault("a result's schema is not a list")
+        columns = [str(c.get("columnName")) if isinstance(c, dict) else str(c) for c in schema]
         rows = entry.get("rows") or []
         if not isinstance(rows, list) or any(not isinstance(row, list) or len(row) != len(columns) for row in rows):
             raise self._fault("a result's rows do not fit its columns")
@@ -331,7 +335,7 @@ class RestClient:
             payload = response.json()
             error = payload.get("error", payload) if isinstance(payload, dict) else payload
             text = error.get("message") if isinstance(error, dict) else error
-        except ValueError:
+        except (ValueError, RecursionError):
             text = response.text
         text = " ".join(str(text or "").split())[:300]
         return f" ({text})" if text else ""

@@ -44,10 +44,13 @@ def why_held(planned: PlannedRun, settings: Settings, bench: Bench, holds: Holds
             return reason
     if planned.exclusive and (reason := holds.reason("queue")) is not None:
         return reason
-    if holds.reason("disk") is not None or shutil.disk_usage(settings.out).free < ROOM_FOR_A_RUN:
-        return f"no room in {settings.out}"
-    if (reason := holds.reason("account")) is not None:
+    if (reason := holds.reason("disk")) is not None:
         return reason
+    if shutil.disk_usage(settings.out).free < ROOM_FOR_A_RUN:
+        return f"no room in {settings.out}"
+    for kind in ("account", "endpoint"):
+        if (reason := holds.reason(kind)) is not None:
+            return reason
     if (reason := holds.reason("model", planned.model.id)) is not None:
         return f"{planned.model.id} cannot be used: {reason}"
     if (reason := holds.reason("toolset", _offer(planned, bench))) is not None:
@@ -96,19 +99,28 @@ class SessionCrew:
             if isinstance(error, VerifierError) and error.error_class == "verifier_sources":
                 # While they are not the dataset's no run starts, and each one looks again.
                 raise LeftPending(f"left pending: {error}") from None
-            self._note(error)
+            self._could_not_start(planned, error)
             raise
 
     @asynccontextmanager
     async def session_of(self, planned: PlannedRun) -> AsyncIterator[McpSession]:
+        is_open = False
         try:
             async with self.executor.open_session(planned) as session:
+                is_open = True
                 yield session
         except EndpointError as error:
+            if is_open:
+                raise
             if error.error_class == "mcp_toolset":
                 self._refuse_toolset(planned, error)
-            self._note(error)
+            self._could_not_start(planned, error)
             raise
+
+    def _could_not_start(self, planned: PlannedRun, error: HarnessError) -> None:
+        if error.error_class in ("mcp_connect", "verifier_read", "verifier_reset"):
+            self.holds.could_not_start(planned.key.stem, reason=str(error))
+        self._note(error)
 
     def _refuse_toolset(self, planned: PlannedRun, error: EndpointError) -> NoReturn:
         """The endpoint does not offer what this run's condition needs: it and its like are left, the others run."""
@@ -117,6 +129,8 @@ class SessionCrew:
         raise LeftPending(f"left pending: {reason}") from None
 
     def _note(self, error: HarnessError) -> None:
+        if error.error_class == "disk":
+            self.holds.put("disk", reason=str(error))
         if error.error_class in ("mcp_auth", "verifier_auth"):
             self.holds.put("account", reason=str(error))
 
@@ -135,13 +149,14 @@ class SessionCrew:
             )
         except BudgetExhausted as error:
             raise LeftPending(f"left pending: {error}") from None
+        self.holds.started()
         try:
             # A disk that takes its time must not stop the other runs; a run that is paid for is stored also when the
             # session is stopped in this moment.
             await asyncio.shield(asyncio.to_thread(self.store.save, planned.key, record, transcript))
-        except HarnessError:
+        except HarnessError as error:
             # What cannot be stored is lost, and paid for: no further run starts.
-            self.holds.put("disk", reason=f"no room in {self.settings.out}")
+            self._note(error)
             raise
         if record["error_class"] == "budget":
             # What its first calls cost is on record; the next session begins it anew.

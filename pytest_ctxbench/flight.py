@@ -26,7 +26,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .errors import HarnessError
+from .errors import CtxbenchError, HarnessError
 from .plan import PlannedRun
 from .records import RunKey
 
@@ -218,7 +218,7 @@ class Flight:
                 tried.add(group)
                 continue
             self._ahead[group].popleft()
-            if not self._crew.startable(planned):
+            if not self._is_startable(planned):
                 claim.release()  # its item will say why
                 continue
             self._begun.add(planned.key)
@@ -226,6 +226,12 @@ class Flight:
             attempt._wanted.set()
             self._attempts[planned.key] = attempt
             self._start(attempt, claim)
+
+    def _is_startable(self, planned: PlannedRun) -> bool:
+        try:
+            return self._crew.startable(planned)
+        except CtxbenchError:
+            return False
 
     def _next_group(self, tried: set[tuple[str, str | None]]) -> tuple[str, str | None] | None:
         """The group whose first run is the earliest of the plan."""

@@ -10,6 +10,7 @@ Imports httpx2 at the top: import this module inside functions.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 import ssl
 from base64 import b64encode
@@ -24,7 +25,17 @@ import httpx2
 
 from .redaction import redact
 
-__all__ = ["Exchange", "HttpContext", "ObservedClient", "Target", "make_client", "observe", "reason_of", "root_cause"]
+__all__ = [
+    "Exchange",
+    "HttpContext",
+    "ObservedClient",
+    "Target",
+    "make_client",
+    "observe",
+    "reason_of",
+    "root_cause",
+    "whole_seconds",
+]
 
 HttpContext = ssl.SSLContext | Callable[[], ssl.SSLContext] | None
 
@@ -84,13 +95,13 @@ class ObservedClient(httpx2.AsyncClient):
             raise
         exchange.status = response.status_code
         exchange.session_id = response.headers.get("mcp-session-id")
-        exchange.retry_after = _seconds(response.headers.get("retry-after"))
+        exchange.retry_after = whole_seconds(response.headers.get("retry-after"))
         return response
 
 
-def _seconds(header: str | None) -> float | None:
+def whole_seconds(header: str | None) -> float | None:
     """`Retry-After` in its form of whole seconds; a date is not worth a clock comparison here."""
-    return float(header) if header is not None and header.strip().isdigit() else None
+    return float(header) if header is not None and re.fullmatch(r"\s*[0-9]+\s*", header) else None
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -12,8 +12,9 @@ what happened                         reads  writes
 the connection was refused; 429       yes    yes
 404, session not found                yes    no
 the embedded endpoint's own fault     yes    no
-502, 503, 504, other 5xx              yes    no
+408, 425, 499, any 5xx                yes    no
 connection lost after sending         yes    no
+an answer that is not MCP             yes    no
 ====================================  =====  ======
 
 "No" is an `EndpointError` of class mcp_write_unknown (mcp_session for the 404): only a run from a fresh start can tell
@@ -65,6 +66,8 @@ _STAND_IN = re.compile(
 )
 _SESSION_GONE = re.compile(r"session (not found|terminated|expired|id)|no valid session|unknown session", re.I)
 _TOO_MANY = 429
+#: Statuses of a proxy that gave up waiting, below 500.
+_GAVE_UP = frozenset({408, 425, 499})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -388,7 +391,7 @@ class _Connection:
             return self._loss(f"cannot be reached ({reason_of(exchange.error)})", exchange)
         if isinstance(failure, TimeoutError):
             return self._loss(f"gave no answer within {self._settings.connect_timeout_s:g} s", exchange)
-        if status is not None and (status == _TOO_MANY or status >= 500):
+        if status is not None and (status == _TOO_MANY or status in _GAVE_UP or status >= 500):
             return self._loss(f"answered HTTP {status}", exchange)
         if status is not None and status >= 400:
             detail = f": {said}" if said and not _STAND_IN.match(said) else ""
@@ -598,6 +601,10 @@ class McpSession:
                     raise
                 if not limit.expired():
                     raise await self._lost_connection(exchange, connection, "the connection was lost") from None
+            except Exception as error:
+                # Whatever the SDK makes of an answer that it did not expect: no answer, and no end of the session.
+                said = f"{type(error).__name__}: {error}"
+                raise await self._lost_connection(exchange, connection, said) from None
             else:
                 connection.answered_at = time.monotonic()
                 if result.is_error and (result.meta or {}).get(FAULT_MARK):
@@ -632,12 +639,14 @@ class McpSession:
             raise lost(f"session lost (HTTP {status}: {said})", "mcp_session", unsent=True, session_gone=True)
         if status == _TOO_MANY:
             raise lost("too many requests (HTTP 429)", "mcp_call", unsent=True)
-        if status is not None and status >= 500:
+        if status is not None and (status >= 500 or status in _GAVE_UP):
             raise lost(f"HTTP {status}", "mcp_call", unsent=False)
         if status is None or (error.code in (-32000, -32700) and _LOST.match(said)):
             raise await self._lost_connection(exchange, connection, said)
         if status == 413:
             return "The call is too large for the endpoint (HTTP 413); send less at once.", True
+        if _STAND_IN.match(said) and status < 400:  # a page, a redirect: what stands in front of the endpoint answered
+            raise lost(f"HTTP {status} with an answer that is not MCP ({said})", "mcp_call", unsent=False)
         if _STAND_IN.match(said) or status == 404:
             raise fatal(f"answered a tool call with HTTP {status} ({said})", "mcp_call")
         if status == 400 and error.code == -32602:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -156,7 +157,8 @@ async def execute(
                 error = error or raised
     finally:
         adoption.mark_entries(conversation.trace, conversation.events, context.entries_of(key.condition) or ())
-        budget.settle(key.stem, conversation.spent_at_most_usd)
+        with contextlib.suppress(HarnessError):  # a full disk: the reservation stays, and the record may still fit
+            budget.settle(key.stem, conversation.spent_at_most_usd)
     record: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "model": key.model,

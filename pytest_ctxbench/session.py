@@ -599,14 +599,14 @@ class BenchSession:
         if not self._began:
             return
         self._leave_an_empty_queue()
-        spent = self.budget.spent()
-        if not self._interrupted and exitstatus != pytest.ExitCode.INTERNAL_ERROR:
-            self.budget.close()
         if self._local is not None and (restarts := self._local.restarts()) is not None:
             self._lines.append(restarts)
         from .results import write_results
 
         try:
+            spent = self.budget.spent()
+            if not self._interrupted and exitstatus != pytest.ExitCode.INTERNAL_ERROR:
+                self.budget.close()
             # A broken file or a full disk must not take the session's other output with it.
             results = write_results(self, self._planned, self._reasons_by_run(), report=not self._interrupted)
             self._lines += results.lines

@@ -13,9 +13,11 @@ import contextlib
 import glob
 import gzip
 import json
+import math
 import os
 import re
 import secrets
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,8 @@ from .records import SCHEMA_VERSION, RunKey, shape_problem
 
 __all__ = ["RecordStore", "key_of", "process_is_alive", "write_atomically"]
 
+#: Levels of nesting that are kept where the encoder gives up.
+_DEEPEST = 100
 _KEY_FIELDS = ("model", "effort", "task", "condition", "run")
 
 
@@ -51,8 +55,28 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _json_bytes(value: object) -> bytes:
-    """ASCII JSON: control characters and lone surrogates that models write stay escaped."""
-    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+    """ASCII JSON: control characters and lone surrogates that models write stay escaped.
+
+    Never fails over a value: what no JSON can hold is no reason to lose a run that was paid for.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except (ValueError, TypeError, RecursionError):
+        plain = _plain(value)
+        return json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """`value` with null for numbers that JSON does not have, and text for what else it does not, or too deep in it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, dict) and depth < _DEEPEST:
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple) and depth < _DEEPEST:
+        return [_plain(item, depth + 1) for item in value]
+    return f"[{type(value).__name__} that cannot be stored]"
 
 
 @dataclass(slots=True)
@@ -123,25 +147,39 @@ class RecordStore:
         return None
 
     def save(self, key: RunKey, record: dict[str, Any], transcript: list[dict[str, Any]]) -> None:
-        """Store transcript and record, the record last. A former attempt moves to `attempts/`."""
+        """Store transcript and record, the record last. A former attempt moves to `attempts/`.
+
+        Raises `HarnessError` (class `disk`); what was there before is still there then.
+        """
         former = self.load(key)
         if former is not None:
-            attempts = self.out / "attempts"
-            attempts.mkdir(parents=True, exist_ok=True)
             name = f"{key.stem}.attempt{former.get('attempt') or 1}"
             for path, suffix in ((self.path(key), ".json"), (self.transcript_path(key), ".transcript.json.gz")):
-                with contextlib.suppress(FileNotFoundError):
-                    # Link, not move: the former record stays in its place until the new one replaces it.
-                    target = attempts / (name + suffix)
-                    target.unlink(missing_ok=True)
-                    os.link(path, target)
+                self._keep(path, self.out / "attempts" / (name + suffix))
         write_atomically(self.transcript_path(key), gzip.compress(_json_bytes(transcript), mtime=0))
         write_atomically(self.path(key), _json_bytes(record))
+
+    @staticmethod
+    def _keep(path: Path, target: Path) -> None:
+        """A second name for a file, or a copy where the file system has no links: not moved, because the former record
+        stays in its place until the new one replaces it."""
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            os.link(path, target)
+        except FileNotFoundError:
+            return
+        except OSError:
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise HarnessError(f"{path}: cannot be read ({error.strerror})", error_class="disk") from None
+            write_atomically(target, data)
 
     def transcript(self, key: RunKey) -> list[dict[str, Any]] | None:
         try:
             value = json.loads(gzip.decompress(self.transcript_path(key).read_bytes()))
-        except (FileNotFoundError, OSError, EOFError, ValueError):
+        except (OSError, EOFError, ValueError, zlib.error, RecursionError):
             return None
         return value if isinstance(value, list) else None
 

@@ -221,7 +221,7 @@ class Verifier:
                 rows = {_normal(key, whole): int(count) for key, count in page.rows}
             except StatementError as error:
                 raise VerifierError(f"{name} cannot be read: {error}", error_class="verifier_read") from None
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise VerifierError(
                     f"{name} cannot be read: the service's answer has no keys with counts", error_class="verifier_read"
                 ) from None
@@ -289,7 +289,7 @@ class Verifier:
             rows += page
             try:
                 after = int(page[-1]["ID"])
-            except (IndexError, TypeError, ValueError):
+            except (IndexError, TypeError, ValueError, OverflowError):
                 return rows
             if last is not None and after <= last:
                 return rows
@@ -332,11 +332,14 @@ class Verifier:
             raise VerifierError(f"{name} cannot be read: {error}", error_class="verifier_read") from None
         value = result.rows[0][0] if len(result.rows) == 1 and len(result.columns) == 1 else None
         try:
-            return int(value)  # type: ignore[arg-type]  # whatever a driver makes of a count
-        except (TypeError, ValueError):
-            raise VerifierError(
-                f"{name} cannot be counted: the service answered {str(value)[:60]!r}", error_class="verifier_read"
-            ) from None
+            count = Decimal(str(value).strip())  # drivers make 7.0 and '7' of a count
+            if not isinstance(value, bool) and count >= 0 and count == (whole := int(count)):
+                return whole
+        except (InvalidOperation, ValueError, OverflowError):
+            pass
+        raise VerifierError(
+            f"{name} cannot be counted: the service answered {str(value)[:60]!r}", error_class="verifier_read"
+        )
 
     async def close(self) -> None:
         """Close the REST client."""

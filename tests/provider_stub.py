@@ -19,9 +19,12 @@ __all__ = ["Answer", "ProviderStub", "Request", "sse"]
 
 @dataclass(frozen=True)
 class Answer:
-    """`body` is sent as JSON unless it is text or bytes; `chunks` are sent one after the other instead.
+    """`body` is sent as JSON unless it is text or bytes; `chunks` are sent one after the other instead, `raw` bytes as
+    they are, head included, before the connection is closed.
 
-    `drop`: close the connection without an answer. `cut`: close it after the chunks, without ending the body.
+    `drop`: close the connection without an answer. `cut`: close it after the chunks, without ending the body. `hang`:
+    never answer. `pause_s`: seconds before each chunk. `then_refuse`: the port refuses connections afterwards, until
+    `ProviderStub.listen`.
     """
 
     body: Any = None
@@ -31,6 +34,10 @@ class Answer:
     drop: bool = False
     cut: bool = False
     delay_s: float = 0.0
+    raw: bytes | None = None
+    hang: bool = False
+    pause_s: float = 0.0
+    then_refuse: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,14 +67,35 @@ class ProviderStub:
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.connections = 0
+        self.always: Answer | None = None  # when the script is over
         self._answers: deque[Answer] = deque()
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
         self.port = 0
 
     def script(self, *answers: Answer) -> None:
         self._answers.extend(answers)
+
+    def listen(self) -> None:
+        """Take connections on the same port again, after `then_refuse`."""
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
+
+    def refuse(self) -> None:
+        """Refuse connections until `listen`; open ones stay."""
+
+        async def close() -> None:
+            self._refuse()
+
+        asyncio.run_coroutine_threadsafe(close(), self._loop).result(10)
+
+    def as_new(self) -> None:
+        """Forget script and requests, and listen."""
+        self.requests.clear()
+        self._answers.clear()
+        self.always = None
+        self.listen()
 
     @property
     def url(self) -> str:
@@ -97,16 +125,25 @@ class ProviderStub:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._connection, "127.0.0.1", 0))
-        self.port = server.sockets[0].getsockname()[1]
+        self._loop.run_until_complete(self._listen())
         self._ready.set()
         self._loop.run_forever()
-        server.close()
+        self._refuse()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         for writer in self._writers:
             writer.transport.abort()
         self._loop.run_until_complete(asyncio.sleep(0))
+
+    async def _listen(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port)
+            self.port = self._server.sockets[0].getsockname()[1]
+
+    def _refuse(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -127,17 +164,29 @@ class ProviderStub:
         raw = await reader.readexactly(int(headers.get("content-length", "0")))
         self.requests.append(Request(method, path, headers, raw))
         # 418 is no status that anybody repeats, so a script that is too short fails its test at once.
-        answer = self._answers.popleft() if self._answers else Answer({"error": "the script is over"}, 418)
+        over = self.always or Answer({"error": "the script is over"}, 418)
+        answer = self._answers.popleft() if self._answers else over
+        if answer.then_refuse:
+            self._refuse()
         if answer.delay_s:
             await asyncio.sleep(answer.delay_s)
         if answer.drop:
             writer.transport.abort()
+            return False
+        if answer.hang:
+            await reader.read()
+            return False
+        if answer.raw is not None:
+            writer.write(answer.raw)
+            await writer.drain()
             return False
         lines = [f"HTTP/1.1 {answer.status} Status"]
         if answer.chunks is not None:
             fields = {"content-type": "text/event-stream", "transfer-encoding": "chunked", **answer.headers}
             writer.write("\r\n".join([*lines, *(f"{k}: {v}" for k, v in fields.items()), "", ""]).encode())
             for chunk in answer.chunks:
+                if answer.pause_s:
+                    await asyncio.sleep(answer.pause_s)
                 data = chunk.encode()
                 writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
                 await writer.drain()
@@ -155,4 +204,4 @@ class ProviderStub:
             fields = {"content-type": kind, "content-length": str(len(body)), **answer.headers}
             writer.write("\r\n".join([*lines, *(f"{k}: {v}" for k, v in fields.items()), "", ""]).encode() + body)
         await writer.drain()
-        return True
+        return not answer.then_refuse

@@ -68,8 +68,10 @@ def converse(
     api_key: str | None = KEY,
     base_url: str | None = None,
     prompt: str = "Which orders are late?",
+    on_wait: Callable[[], None] | None = None,
 ) -> Talk:
-    """One conversation; `results` maps a tool to its text, outcome, or exception to raise."""
+    """One conversation; `results` maps a tool to its text, outcome, or exception to raise. `on_wait` is called at
+    every back-off."""
     talk = Talk(Conversation())
 
     async def call_tool(name: str, arguments: dict[str, Any]) -> ToolOutcome:
@@ -81,6 +83,8 @@ def converse(
 
     async def sleep(seconds: float) -> None:
         talk.waits.append(seconds)
+        if on_wait is not None:
+            on_wait()
 
     async def spend(worst: float) -> None:
         talk.worst_cases.append(worst)

@@ -542,8 +542,10 @@ def test_a_call_that_is_too_large_goes_back_to_the_model(stub: McpStub) -> None:
 
 
 def test_a_page_instead_of_a_result_is_the_endpoints_fault(stub: McpStub) -> None:
-    stub.fault("tools/call", Status(200, body=b"<html>", content_type="text/html"))
+    page = Status(200, body=b"<html>", content_type="text/html")
+    stub.fault("tools/call", *[page] * 4)  # a read is asked again: a proxy's page passes
     assert failing(settings(stub), "execute_select", repeatable=True).error_class == "mcp_call"
+    assert stub.seen["tools/call"] == 4
 
 
 def test_secrets_in_the_servers_words_are_removed(stub: McpStub) -> None:

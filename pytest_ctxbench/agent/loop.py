@@ -21,7 +21,7 @@ from .dialects import Dialect, HttpPool, Reply, Setup, Stop, ToolCall, ToolResul
 from .normalise import normalise
 from .provider_errors import Kind, ProviderFault
 from .retry import Backoff, Clock
-from .text import clean, clean_json, cut_result, looks_like_tool_call
+from .text import clean, clean_json, cut_result, finite, looks_like_tool_call, too_deep
 from .types import CallTool, Conversation, Limits, ToolSpec, ToolTimeout
 
 __all__ = ["run_conversation"]
@@ -306,11 +306,12 @@ class _Run:
         if usage is not None and cost is not None:
             c.usage = add_usage(c.usage, usage)
             c.cost_usd = None if c.cost_usd is None else c.cost_usd + cost
-            c.spent_at_most_usd += cost
         if fault.unanswered:
             c.usage_incomplete = True
-            if cost is None:
-                c.spent_at_most_usd += worst
+            # What a broken stream told of itself before it broke is less than what was generated.
+            c.spent_at_most_usd += max(worst, cost or 0.0)
+        elif cost is not None:
+            c.spent_at_most_usd += cost
 
     def _turned_down(self, fault: ProviderFault, seconds: float) -> None:
         """A refusal or an overflow that came as an HTTP error: a round trip all the same."""
@@ -454,11 +455,13 @@ def _parse_arguments(given: object) -> tuple[dict[str, Any] | None, str | None]:
         if not given.strip():
             return {}, None
         try:
-            value = json.loads(given, parse_constant=_no_constant)
+            value = json.loads(given, parse_constant=_no_constant, parse_float=finite)
         except RecursionError:
             return None, "the arguments are nested too deeply"
         except ValueError as error:
             return None, f"the arguments are not valid JSON ({clean(str(error))})"
+        if too_deep(value, given):
+            return None, "the arguments are nested too deeply"
     if value is None:
         return {}, None
     if not isinstance(value, dict):

@@ -16,6 +16,8 @@ from pytest_ctxbench.usage import Usage
 
 __all__ = ["Normalised", "normalise"]
 
+#: No call has as many tokens: what claims to is no count, and priced it would end any budget.
+_MOST = 10**9
 _BESIDE_BY_DEFAULT = frozenset({"google", "xai"})
 
 
@@ -43,10 +45,15 @@ def normalise(dialect: str, reported: object, *, reasoning_seen: bool = False) -
 
 
 def _count(value: object) -> int | None:
-    """A whole number of at least 0, None for anything else."""
+    """A whole number of at least 0 that can be a count of tokens, None for anything else."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value < _MOST else None
+
+
+def _unreadable(source: Mapping[str, Any], *names: str) -> bool:
+    """Whether one of these counts is there but is none: unknown, where a count that is left out is 0."""
+    return any(source.get(name) is not None and _count(source[name]) is None for name in names)
 
 
 def _first(source: Mapping[str, Any], *names: str) -> int | None:
@@ -69,6 +76,8 @@ def _anthropic(reported: Mapping[str, Any]) -> Normalised:
     uncached, output = _count(reported.get("input_tokens")), _count(reported.get("output_tokens"))
     if uncached is None and output is None:
         return Normalised(None, ("usage_missing",))
+    if _unreadable(reported, "cache_read_input_tokens", "cache_creation_input_tokens"):
+        uncached = None  # the counts do not overlap: with one unknown so is what the prompt cost
     flags: tuple[str, ...] = () if uncached is not None and output is not None else ("usage_missing",)
     parts = _details(reported, "cache_creation")
     short, long = _count(parts.get("ephemeral_5m_input_tokens")), _count(parts.get("ephemeral_1h_input_tokens"))
@@ -98,7 +107,11 @@ def _google(reported: Mapping[str, Any]) -> Normalised:
     if prompt is None and total is None:
         return Normalised(None, ("usage_missing",))
     tools = _count(reported.get("toolUsePromptTokenCount")) or 0
-    completion = _count(reported.get("candidatesTokenCount")) or 0
+    completion = None
+    if not _unreadable(reported, "candidatesTokenCount", "thoughtsTokenCount"):
+        completion = _count(reported.get("candidatesTokenCount")) or 0
+    if _unreadable(reported, "toolUsePromptTokenCount"):
+        prompt = None
     reasoning = _count(reported.get("thoughtsTokenCount")) or 0
     cached = _count(reported.get("cachedContentTokenCount")) or 0
     return _assemble(
@@ -124,6 +137,8 @@ def _openai_like(dialect: str, reported: Mapping[str, Any], reasoning_seen: bool
     if reasoning is None:
         reasoning = _count(reported.get("reasoning_tokens"))
     # OpenAI always counts reasoning, so null details say that there was none; other services may just not count it.
+    if dialect in _BESIDE_BY_DEFAULT and _unreadable(out_of, "reasoning_tokens"):
+        completion = None  # billed beside the completion, as nobody knows how much
     known = reasoning if reasoning is not None else (0 if dialect == "openai" and not reasoning_seen else None)
     return _assemble(dialect, prompt, completion, reasoning or 0, cached or 0, written or 0, total, known)
 

@@ -36,6 +36,8 @@ __all__ = [
 
 #: How much of a vendor's text goes into messages and transcripts.
 _EXCERPT = 600
+#: Seconds, for a wait that is asked for in any number of digits.
+_LONGEST_WAIT = 1e9
 
 
 class Kind(StrEnum):
@@ -272,7 +274,7 @@ RULES: tuple[Rule, ...] = (
         "no_such_address",
         Kind.BAD_CONFIGURATION,
         "no such model or no such address",
-        statuses=frozenset({404, 405, 410, 501}),
+        statuses=frozenset({404, 405, 410}),
     ),
     Rule(
         "redirect",
@@ -392,7 +394,13 @@ def failure_from_body(
         body = body[0]
     outer: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
     inner = outer.get("error")
+    if isinstance(inner, list) and inner:
+        inner = next((entry for entry in inner if isinstance(entry, Mapping)), inner[0])
+    while isinstance(inner, Mapping) and isinstance(inner.get("error"), Mapping):  # a gateway around a gateway
+        inner = inner["error"]
     source: Mapping[str, Any] = inner if isinstance(inner, Mapping) else outer
+    if status is None or status < 400:
+        status = _status_in(source) or _status_in(outer) or status
     codes = {
         value.lower()
         for place in (source, outer)
@@ -428,6 +436,17 @@ def failure_from_body(
         usage=usage if isinstance(usage, Mapping) else None,
         excerpt=_excerpt(text),
     )
+
+
+def _status_in(source: Mapping[str, Any]) -> int | None:
+    """The HTTP status that a gateway puts into an error object which it sends with status 200."""
+    for key in ("code", "status", "status_code", "statusCode", "http_code"):
+        value = source.get(key)
+        if isinstance(value, str) and re.fullmatch(r"[45]\d\d", value):
+            value = int(value)
+        if type(value) is int and 400 <= value < 600:
+            return value
+    return None
 
 
 def _message_of(outer: Mapping[str, Any], inner: object, source: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -519,7 +538,7 @@ def retry_after_seconds(headers: Mapping[str, str], wall: float | None = None) -
         return seconds
     try:
         when = email.utils.parsedate_to_datetime(value)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
     return max(0.0, when.timestamp() - (time.time() if wall is None else wall))
 
@@ -529,7 +548,9 @@ def _number(text: str | None) -> float | None:
         value = float(text) if text is not None else -1.0
     except ValueError:
         return None
-    return value if 0 <= value < float("inf") else None
+    if value == float("inf") and text is not None and text.strip().isdigit():
+        return _LONGEST_WAIT
+    return min(value, _LONGEST_WAIT) if 0 <= value < float("inf") else None
 
 
 def _duration(text: str) -> float | None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["clean", "clean_json", "cut_result", "looks_like_tool_call"]
+__all__ = ["clean", "clean_json", "cut_result", "finite", "looks_like_tool_call", "too_deep"]
 
+#: Levels of nesting. Python's JSON encoder ends at about a thousand, the caller's own stack included, so a value that
+#: could just be read could not be stored.
+_DEEPEST = 200
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -26,6 +29,34 @@ def clean_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {clean(str(key)): clean_json(item) for key, item in value.items()}
     return value
+
+
+def too_deep(value: Any, source: str | bytes) -> bool:
+    """Whether a parsed JSON value is nested deeper than anything that can be sent back and stored. `source` is the text
+    that it was parsed from: without many brackets nothing is looked at."""
+    if isinstance(source, bytes):
+        brackets = source.count(b"[") + source.count(b"{")
+    else:
+        brackets = source.count("[") + source.count("{")
+    if brackets <= _DEEPEST:
+        return False
+    level = [value]
+    for _ in range(_DEEPEST):
+        inner: list[Any] = []
+        for item in level:
+            inner.extend(item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
+        if not inner:
+            return False
+        level = inner
+    return True
+
+
+def finite(text: str) -> float:
+    """For `parse_float`: JSON has no infinity, but numbers that overflow to it. Raises `ValueError`."""
+    number = float(text)
+    if not -float("inf") < number < float("inf"):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
 
 
 def cut_result(text: str, limit: int) -> tuple[str, bool]:

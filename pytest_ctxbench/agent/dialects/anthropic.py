@@ -195,9 +195,8 @@ class AnthropicDialect(Dialect):
                 reasoned = True
                 thinking.append(as_text(block.get("thinking")))
             elif kind == "tool_use":
-                call = ToolCall(
-                    as_text(block.get("id")) or self.new_call_id(), as_text(block.get("name")), block.get("input")
-                )
+                call_id = self.call_id(block.get("id"), calls)
+                call = ToolCall(call_id, as_text(block.get("name")), block.get("input"))
                 calls.append(call)
                 if block.get("id") != call.id or not isinstance(call.arguments, dict):
                     # The API takes objects only; this is how its documentation puts what is none.

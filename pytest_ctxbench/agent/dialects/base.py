@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from pytest_ctxbench.agent.provider_errors import Kind, ProviderFault, classify, failure_from_body, fault_from_exception
-from pytest_ctxbench.agent.text import clean_json
+from pytest_ctxbench.agent.provider_errors import (
+    Kind,
+    ProviderFault,
+    classify,
+    failure_from_body,
+    failure_from_exception,
+    fault_from_exception,
+)
+from pytest_ctxbench.agent.text import clean_json, too_deep
 from pytest_ctxbench.agent.types import ToolSpec
 from pytest_ctxbench.models import Model
 from pytest_ctxbench.redaction import redact
@@ -212,6 +220,8 @@ class Dialect(ABC):
         self.paths: dict[str, tuple[str, ...]] = dict(self.places)
         self.sent: dict[str, Any] | None = None
         self.http = setup.http.client(base_url, setup.timeout_s)
+        self.http.event_hooks = {"response": [self._note_answer]}
+        self._answered: httpx2.Response | None = None
 
     @classmethod
     def problem_with(cls, model: Model, base_url: str | None) -> str | None:
@@ -259,6 +269,7 @@ class Dialect(ABC):
         """One attempt. Raises `ProviderFault` and nothing else."""
         wall = self.setup.wall() if self.setup.wall else None
         body = _merged(self.body(), self.extra_body())
+        self._answered = None
         self.sent = {name: value for name, path in self.paths.items() if (value := _at(body, path)) is not None}
         try:
             async with asyncio.timeout(self.setup.timeout_s):
@@ -267,13 +278,33 @@ class Dialect(ABC):
             self._redact(fault)
             raise
         except Exception as error:
-            raise self._redact(fault_from_exception(self.name, error, sent=self.could_drop(), wall=wall)) from error
+            raise self._redact(self._meaning(error, wall)) from error
         if not isinstance(answer, dict):
             raise self.not_the_shape(answer)
         if answer.get("error"):
             failure = failure_from_body(200, answer, wall=wall)
             raise self._redact(classify(self.name, failure, sent=self.could_drop()))
-        return self.read(answer)
+        try:
+            return self.read(answer)
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+            # Whatever a gateway puts where the API has something else: the answer's fault, and no end of the session.
+            raise self._redact(self.not_the_shape(answer)) from error
+
+    def _meaning(self, error: Exception, wall: float | None) -> ProviderFault:
+        """Of an exception out of the SDK, which fails itself over error bodies that are not the vendor's: then the
+        answer's status decides."""
+        answered = self._answered
+        failure = failure_from_exception(error, wall=wall)
+        if answered is not None and 200 < answered.status_code < 300 and failure.status == answered.status_code:
+            return self.not_the_shape(None, f"HTTP {answered.status_code} instead of an answer")
+        if answered is None or answered.status_code < 400 or failure.status is not None or failure.codes:
+            return fault_from_exception(self.name, error, sent=self.could_drop(), wall=wall)
+        text = answered.text if answered.is_closed and hasattr(answered, "_content") else ""
+        failure = failure_from_body(answered.status_code, text, answered.headers, wall=wall)
+        return classify(self.name, failure, sent=self.could_drop())
+
+    async def _note_answer(self, response: httpx2.Response) -> None:
+        self._answered = response
 
     def could_drop(self) -> frozenset[str]:
         """The parameters of the last request that it could have gone without."""
@@ -319,6 +350,11 @@ class Dialect(ABC):
         extra = self.setup.model.options.get("extra_body")
         return dict(extra) if isinstance(extra, Mapping) else {}
 
+    def call_id(self, given: object, calls: Sequence[ToolCall]) -> str:
+        """A call's own id; a new one where it has none, or that of another call of its turn."""
+        own = as_text(given)
+        return self.new_call_id() if not own or any(call.id == own for call in calls) else own
+
     def new_call_id(self) -> str:
         """For a call that came without an id; nine letters and digits, which is what the strictest vendor takes."""
         self._calls_seen += 1
@@ -353,10 +389,29 @@ class Dialect(ABC):
 
 
 def parse_json(content: bytes | str) -> Any:
-    """An answer's body. Raises `json.JSONDecodeError`; lone surrogates are replaced."""
-    value = json.loads(content)
+    """An answer's body. Raises `json.JSONDecodeError`, and nothing else, for what is none.
+
+    Lone surrogates are replaced; numbers that JSON does not know (NaN, and what overflows) become null.
+    """
+    try:
+        value = json.loads(content, parse_constant=_no_number, parse_float=_number)
+        if too_deep(value, content):
+            raise ValueError("nested too deeply")
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:  # not UTF-8, endless digits, endless brackets
+        raise json.JSONDecodeError(str(error) or "nested too deeply", "", 0) from None
     marker = b"\\ud" if isinstance(content, bytes) else "\\ud"
     return clean_json(value) if marker in content.lower() else value  # type: ignore[operator]
+
+
+def _number(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def _no_number(_: str) -> None:
+    return None
 
 
 async def server_sent_events(response: httpx2.Response) -> AsyncIterator[tuple[str | None, str]]:

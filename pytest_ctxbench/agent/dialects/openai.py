@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     import httpx2
 
 __all__ = ["OpenAIDialect"]
+
+
+#: Reasons of an incomplete response that are the completion's length.
+_CAPS = re.compile(r"token|length", re.IGNORECASE)
 
 
 class OpenAIDialect(Dialect):
@@ -99,7 +104,9 @@ class OpenAIDialect(Dialect):
             event = as_dict(parse_json(data))
             kind = as_text(event.get("type")) or name
             if kind == "error" or (event.get("error") and "response" not in event):
-                raise self.fault_in(event, "the stream broke off")
+                fault = self.fault_in(event, "the stream broke off")
+                fault.unanswered = True  # what was generated until then was never reported
+                raise fault
             if kind in ("response.completed", "response.incomplete", "response.failed"):
                 return as_dict(event.get("response"))
         raise self.not_the_shape(None, "the stream ended before the response did")
@@ -112,6 +119,9 @@ class OpenAIDialect(Dialect):
             if reason != "content_filter":
                 raise self.not_the_shape(answer)
             output = []
+        elif status == "incomplete" and reason and reason != "content_filter" and not _CAPS.search(reason):
+            # The vendor's own trouble: as a cut answer it would count against the model.
+            raise self.not_the_shape(answer, f"the answer broke off ({reason})")
         calls: list[ToolCall] = []
         turn: list[dict[str, Any]] = []
         text: list[str] = []
@@ -131,9 +141,8 @@ class OpenAIDialect(Dialect):
                 for part in (*as_dicts(item.get("summary")), *as_dicts(item.get("content"))):
                     thinking.append(as_text(part.get("text")))
             elif kind == "function_call":
-                call_id = as_text(item.get("call_id"))
-                if not call_id:
-                    call_id = as_text(item.get("id")) or self.new_call_id()
+                call_id = self.call_id(item.get("call_id") or item.get("id"), calls)
+                if item.get("call_id") != call_id:
                     item = {**item, "call_id": call_id}
                 calls.append(ToolCall(call_id, as_text(item.get("name")), item.get("arguments")))
             turn.append(item)

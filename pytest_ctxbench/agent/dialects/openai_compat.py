@@ -129,6 +129,7 @@ class OpenAICompatDialect(Dialect):
         message: dict[str, Any] = {"role": "assistant"}
         calls: dict[int, dict[str, Any]] = {}
         finish: str | None = None
+        broken: object = None
         async for _, data in server_sent_events(response):
             if data.strip() == "[DONE]":
                 break
@@ -146,10 +147,16 @@ class OpenAICompatDialect(Dialect):
             for choice in as_dicts(chunk.get("choices")):
                 if choice.get("index") not in (0, None):
                     continue
+                if choice.get("error"):
+                    broken = choice["error"]
                 finish = as_text(choice.get("finish_reason")) or finish
                 if isinstance(choice.get("usage"), dict):  # Moonshot
                     answer.setdefault("usage", choice["usage"])
                 _extend(message, calls, as_dict(choice.get("delta")))
+        if broken is not None:
+            fault = self.fault_in({**answer, "error": broken}, "the stream broke off")
+            fault.unanswered = True
+            raise fault
         if finish is None:
             fault = self.not_the_shape(None, "the stream ended without a finish reason")
             fault.usage = answer.get("usage")
@@ -161,6 +168,8 @@ class OpenAICompatDialect(Dialect):
 
     def read(self, answer: dict[str, Any]) -> Reply:
         choices = as_dicts(answer.get("choices"))
+        if choices and choices[0].get("error"):  # how gateways pass a failure on that came behind some text
+            raise self.fault_in({**answer, "error": choices[0]["error"]}, "the answer broke off")
         if not choices or not isinstance(choices[0].get("message"), dict):
             raise self.not_the_shape(answer, "the answer has no choices")
         message = as_dict(choices[0]["message"])
@@ -199,9 +208,7 @@ class OpenAICompatDialect(Dialect):
         calls: list[ToolCall] = []
         for entry in as_dicts(message.get("tool_calls")):
             function = as_dict(entry.get("function")) or entry
-            call_id = as_text(entry.get("id"))
-            if not call_id or any(call.id == call_id for call in calls):
-                call_id = self.new_call_id()
+            call_id = self.call_id(entry.get("id"), calls)
             calls.append(ToolCall(call_id, as_text(function.get("name")), function.get("arguments")))
         return tuple(calls)
 
