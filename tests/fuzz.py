@@ -74,14 +74,16 @@ def main() -> int:
         broken += _rounds(check_sql, statements(), time.monotonic() + share, args.seed)
     if args.only != "sql":
         data, context = ROOT / "data", ROOT / "setup" / "context"
-        with start_endpoint(data=data, context=context, statement_timeout_s=5.0) as endpoint:
-            with httpx2.Client(base_url=endpoint.url, auth=(endpoint.user, endpoint.password), timeout=60) as http:
+        with (
+            start_endpoint(data=data, context=context, statement_timeout_s=5.0) as endpoint,
+            httpx2.Client(base_url=endpoint.url, auth=(endpoint.user, endpoint.password), timeout=60) as http,
+        ):
 
-                def check_both(body: bytes) -> None:
-                    check_body(http, "/api/query", body)
-                    check_body(http, "/api/batch", body)
+            def check_both(body: bytes) -> None:
+                check_body(http, "/api/query", body)
+                check_body(http, "/api/batch", body)
 
-                broken += _rounds(check_both, bodies(), time.monotonic() + share, args.seed)
+            broken += _rounds(check_both, bodies(), time.monotonic() + share, args.seed)
     for value, error in broken:
         shown = value.decode("latin-1") if isinstance(value, bytes) else value
         print(f"{type(error).__name__}: {str(error)[:500]}\n  {json.dumps(shown)[:2000]}", flush=True)

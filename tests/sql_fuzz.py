@@ -1,7 +1,8 @@
 """Statements and request bodies for fuzzing the endpoint, and what must hold for each of them.
 
-`check_statement` is the invariant of the layer that decides what may run: what it lets pass is, by the engine's own view,
-one SELECT of the endpoint's tables or one INSERT or DELETE of one of them, and it fails with nothing but its own error.
+`check_statement` is the invariant of the layer that decides what may run: what it lets pass is, by the engine's own
+view, one SELECT of the endpoint's tables or one INSERT or DELETE of one of them, and it fails with nothing but its own
+error.
 """
 
 from __future__ import annotations
@@ -32,17 +33,238 @@ TABLE_NAMES = frozenset('"' + '"."'.join(t.path) + '"' for t in TABLES)
 
 # --- statements ------------------------------------------------------------------------------------------------------
 
-_WORDS = ["SELECT", "FROM", "WHERE", "GROUP", "BY", "HAVING", "ORDER", "LIMIT", "TOP", "OFFSET", "FETCH", "NEXT", "ROWS", "ONLY", "WITH", "RECURSIVE", "AS", "MATERIALIZED", "UNION", "ALL", "EXCEPT", "INTERSECT", "JOIN", "LEFT", "CROSS", "APPLY", "LATERAL", "ASOF", "POSITIONAL", "ON", "USING", "INSERT", "INTO", "VALUES", "DEFAULT", "RETURNING", "CONFLICT", "DO", "NOTHING", "UPDATE", "SET", "DELETE", "MERGE", "DROP", "TABLE", "CREATE", "TEMP", "MACRO", "ATTACH", "COPY", "TO", "PRAGMA", "CALL", "EXPLAIN", "ANALYZE", "PREPARE", "EXECUTE", "DESCRIBE", "SUMMARIZE", "SHOW", "PIVOT", "UNPIVOT", "IN", "FOR", "CASE", "WHEN", "THEN", "ELSE", "END", "NOT", "AND", "OR", "IS", "NULL", "LIKE", "ESCAPE", "BETWEEN", "EXISTS", "CAST", "TRY_CAST", "CONVERT", "INTERVAL", "DISTINCT", "OVER", "PARTITION", "FILTER", "WITHIN", "WINDOW", "QUALIFY", "SAMPLE", "TABLESAMPLE", "EXCLUDE", "REPLACE", "COLUMNS", "DECLARE", "EXEC", "GO", "BEGIN", "COMMIT", "ROLLBACK", "USE", "LOAD", "INSTALL", "EXPORT", "IMPORT", "GRANT", "VACUUM", "CHECKPOINT", "TRUNCATE", "ALTER", "OUTPUT"]
-_SIGNS = ["(", ")", "[", "]", "{", "}", ",", ";", ".", "..", "*", "+", "-", "/", "%", "=", "<>", "<", ">", "||", "::",
-          ":", "@", "@@", "$", "$1", "?", "#", "##", "->", "->>", "=>", ":=", "!", "~", "^", "&", "|", "\\", "`", "'",
-          '"', "''", "--", "/*", "*/", "\n", "\t", "\x00", "\ufeff", "\u00a0", "\u200b", "$$", "$a$", "N'", "E'", "X'",
-          "0x1F", "1e9", "1.", ".5", "9" * 40]  # fmt: skip
-_NAMES = ["x", "t", "a.b", "Name", "[Name]", '"Name"', "`Name`", "*", "t.*", "Account", "REVIEW_QUEUE", "tables",
-          "information_schema.tables", "duckdb_settings", "duckdb_tables", "pragma_database_list", "pg_class",
-          "sqlite_master", "memory.meta.tables", "system.main.duckdb_logs", "pg_catalog.pg_settings", "temp.main.t",
-          "'/etc/passwd'", '"/etc/passwd"', "'x.csv'", "#tmp", "sys_tables", "current_user", "current_date", "GETDATE()"]  # fmt: skip
-_VALUES = ["1", "0", "-1", "NULL", "TRUE", "'a'", "''", "'2026-01-01'", "DATE '2026-01-01'", "[1, 2]", "{'a': 1}",
-           "MAP {1: 2}", "INTERVAL 1 DAY", "'x' + 'y'", "1 + 1", "x -> x + 1", "N'é'", "0x41", "@p", ":p", "(1, 2)"]  # fmt: skip
+_WORDS = [
+    "SELECT",
+    "FROM",
+    "WHERE",
+    "GROUP",
+    "BY",
+    "HAVING",
+    "ORDER",
+    "LIMIT",
+    "TOP",
+    "OFFSET",
+    "FETCH",
+    "NEXT",
+    "ROWS",
+    "ONLY",
+    "WITH",
+    "RECURSIVE",
+    "AS",
+    "MATERIALIZED",
+    "UNION",
+    "ALL",
+    "EXCEPT",
+    "INTERSECT",
+    "JOIN",
+    "LEFT",
+    "CROSS",
+    "APPLY",
+    "LATERAL",
+    "ASOF",
+    "POSITIONAL",
+    "ON",
+    "USING",
+    "INSERT",
+    "INTO",
+    "VALUES",
+    "DEFAULT",
+    "RETURNING",
+    "CONFLICT",
+    "DO",
+    "NOTHING",
+    "UPDATE",
+    "SET",
+    "DELETE",
+    "MERGE",
+    "DROP",
+    "TABLE",
+    "CREATE",
+    "TEMP",
+    "MACRO",
+    "ATTACH",
+    "COPY",
+    "TO",
+    "PRAGMA",
+    "CALL",
+    "EXPLAIN",
+    "ANALYZE",
+    "PREPARE",
+    "EXECUTE",
+    "DESCRIBE",
+    "SUMMARIZE",
+    "SHOW",
+    "PIVOT",
+    "UNPIVOT",
+    "IN",
+    "FOR",
+    "CASE",
+    "WHEN",
+    "THEN",
+    "ELSE",
+    "END",
+    "NOT",
+    "AND",
+    "OR",
+    "IS",
+    "NULL",
+    "LIKE",
+    "ESCAPE",
+    "BETWEEN",
+    "EXISTS",
+    "CAST",
+    "TRY_CAST",
+    "CONVERT",
+    "INTERVAL",
+    "DISTINCT",
+    "OVER",
+    "PARTITION",
+    "FILTER",
+    "WITHIN",
+    "WINDOW",
+    "QUALIFY",
+    "SAMPLE",
+    "TABLESAMPLE",
+    "EXCLUDE",
+    "REPLACE",
+    "COLUMNS",
+    "DECLARE",
+    "EXEC",
+    "GO",
+    "BEGIN",
+    "COMMIT",
+    "ROLLBACK",
+    "USE",
+    "LOAD",
+    "INSTALL",
+    "EXPORT",
+    "IMPORT",
+    "GRANT",
+    "VACUUM",
+    "CHECKPOINT",
+    "TRUNCATE",
+    "ALTER",
+    "OUTPUT",
+]
+_SIGNS = [
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    ";",
+    ".",
+    "..",
+    "*",
+    "+",
+    "-",
+    "/",
+    "%",
+    "=",
+    "<>",
+    "<",
+    ">",
+    "||",
+    "::",
+    ":",
+    "@",
+    "@@",
+    "$",
+    "$1",
+    "?",
+    "#",
+    "##",
+    "->",
+    "->>",
+    "=>",
+    ":=",
+    "!",
+    "~",
+    "^",
+    "&",
+    "|",
+    "\\",
+    "`",
+    "'",
+    '"',
+    "''",
+    "--",
+    "/*",
+    "*/",
+    "\n",
+    "\t",
+    "\x00",
+    "\ufeff",
+    "\u00a0",
+    "\u200b",
+    "$$",
+    "$a$",
+    "N'",
+    "E'",
+    "X'",
+    "0x1F",
+    "1e9",
+    "1.",
+    ".5",
+    "9" * 40,
+]
+_NAMES = [
+    "x",
+    "t",
+    "a.b",
+    "Name",
+    "[Name]",
+    '"Name"',
+    "`Name`",
+    "*",
+    "t.*",
+    "Account",
+    "REVIEW_QUEUE",
+    "tables",
+    "information_schema.tables",
+    "duckdb_settings",
+    "duckdb_tables",
+    "pragma_database_list",
+    "pg_class",
+    "sqlite_master",
+    "memory.meta.tables",
+    "system.main.duckdb_logs",
+    "pg_catalog.pg_settings",
+    "temp.main.t",
+    "'/etc/passwd'",
+    '"/etc/passwd"',
+    "'x.csv'",
+    "#tmp",
+    "sys_tables",
+    "current_user",
+    "current_date",
+    "GETDATE()",
+]
+_VALUES = [
+    "1",
+    "0",
+    "-1",
+    "NULL",
+    "TRUE",
+    "'a'",
+    "''",
+    "'2026-01-01'",
+    "DATE '2026-01-01'",
+    "[1, 2]",
+    "{'a': 1}",
+    "MAP {1: 2}",
+    "INTERVAL 1 DAY",
+    "'x' + 'y'",
+    "1 + 1",
+    "x -> x + 1",
+    "N'é'",
+    "0x41",
+    "@p",
+    ":p",
+    "(1, 2)",
+]
 
 
 @cache
@@ -59,7 +281,8 @@ def _corpus() -> list[str]:
     found = [a.sql for path in sorted(FOLDER.glob("*.sql")) for a in attacks(path.stem)]
     found += [
         f"SELECT TOP 5 Name, COUNT(*) AS n FROM {ACCOUNT} WHERE Name LIKE '%a%' GROUP BY Name ORDER BY n DESC",
-        f"WITH k AS (SELECT Id, Name FROM {ACCOUNT}) SELECT a.Name FROM k a LEFT JOIN {QUEUE} q ON q.ACCOUNT_NAME = a.Name",
+        f"WITH k AS (SELECT Id, Name FROM {ACCOUNT}) "
+        f"SELECT a.Name FROM k a LEFT JOIN {QUEUE} q ON q.ACCOUNT_NAME = a.Name",
         f"INSERT INTO {QUEUE} (ACCOUNT_NAME, REASON) SELECT Name, 'r' FROM {ACCOUNT} WHERE Name IS NOT NULL",
         f"INSERT INTO {QUEUE} (ACCOUNT_NAME, REASON) VALUES ('a', 'b'), ('c', NULL)",
         f"DELETE FROM {QUEUE} WHERE ID IN (SELECT MAX(ID) FROM {QUEUE})",
@@ -79,7 +302,12 @@ def _expressions() -> st.SearchStrategy[str]:
     def more(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         return st.one_of(
             st.builds(_call, st.deferred(lambda: st.sampled_from(_functions())), st.lists(inner, max_size=3)),
-            st.builds("{} {} {}".format, inner, st.sampled_from(["+", "-", "*", "/", "=", "<", "AND", "OR", "||", "LIKE", "IN", "::", "->"]), inner),
+            st.builds(
+                "{} {} {}".format,
+                inner,
+                st.sampled_from(["+", "-", "*", "/", "=", "<", "AND", "OR", "||", "LIKE", "IN", "::", "->"]),
+                inner,
+            ),
             st.builds("CASE WHEN {} THEN {} END".format, inner, inner),
             st.builds("({})".format, inner),
             st.builds("NOT {}".format, inner),
@@ -140,10 +368,24 @@ def _mutations(draw: st.DrawFn) -> str:
             other = draw(st.sampled_from(_corpus()))
             sql = sql[:one] + other[min(one, len(other)) :]
         else:
-            shape = draw(st.sampled_from(["({})", "SELECT * FROM ({}) t", "WITH k AS ({}) SELECT * FROM k",
-                                          "SELECT 1 WHERE EXISTS ({})", "{} UNION ALL {}", "DESCRIBE {}", "{};{}",
-                                          "EXPLAIN {}", "/* {} */ SELECT 1", "SELECT ({})", "SUMMARIZE {}",
-                                          f"INSERT INTO {QUEUE} (ACCOUNT_NAME) {{}}"]))  # fmt: skip
+            shape = draw(
+                st.sampled_from(
+                    [
+                        "({})",
+                        "SELECT * FROM ({}) t",
+                        "WITH k AS ({}) SELECT * FROM k",
+                        "SELECT 1 WHERE EXISTS ({})",
+                        "{} UNION ALL {}",
+                        "DESCRIBE {}",
+                        "{};{}",
+                        "EXPLAIN {}",
+                        "/* {} */ SELECT 1",
+                        "SELECT ({})",
+                        "SUMMARIZE {}",
+                        f"INSERT INTO {QUEUE} (ACCOUNT_NAME) {{}}",
+                    ]
+                )
+            )
             sql = shape.replace("{}", sql)
     return sql
 
@@ -152,13 +394,39 @@ def _mutations(draw: st.DrawFn) -> str:
 def _towers(draw: st.DrawFn) -> str:
     """One piece many times over, in itself or in a row."""
     start, end = draw(
-        st.sampled_from([("(", ")"), ("SELECT (", ")"), ("CAST(", " AS INT)"), ("CASE WHEN 1=1 THEN ", " END"), ("[", "]"),
-                         ("{'a': ", "}"), ("x -> ", ""), ("f(", ")"), ("(SELECT * FROM ", ") t"), ("NOT ", ""), ("- ", ""),
-                         ("1 IN (", ")"), ("EXISTS (SELECT ", ")"), ("WITH k AS (", ") SELECT 1"), ("IF(1, ", ", 2)"),
-                         ("INTERVAL ", " DAY"), ("a.", ""), ("1 + ", ""), ("x BETWEEN ", " AND 1"), ("DATE ", ""),
-                         ("STRUCT(", ")"), ("list_transform([1], x -> ", ")"), ("COALESCE(", ", 1)"), ("CONVERT(INT, ", ")"),
-                         ("(SELECT *, * FROM ", ") t"), ("TRIM(", ")"), ("MAP {", ": 1}"), ("EXTRACT(DAY FROM ", ")")])
-    )  # fmt: skip
+        st.sampled_from(
+            [
+                ("(", ")"),
+                ("SELECT (", ")"),
+                ("CAST(", " AS INT)"),
+                ("CASE WHEN 1=1 THEN ", " END"),
+                ("[", "]"),
+                ("{'a': ", "}"),
+                ("x -> ", ""),
+                ("f(", ")"),
+                ("(SELECT * FROM ", ") t"),
+                ("NOT ", ""),
+                ("- ", ""),
+                ("1 IN (", ")"),
+                ("EXISTS (SELECT ", ")"),
+                ("WITH k AS (", ") SELECT 1"),
+                ("IF(1, ", ", 2)"),
+                ("INTERVAL ", " DAY"),
+                ("a.", ""),
+                ("1 + ", ""),
+                ("x BETWEEN ", " AND 1"),
+                ("DATE ", ""),
+                ("STRUCT(", ")"),
+                ("list_transform([1], x -> ", ")"),
+                ("COALESCE(", ", 1)"),
+                ("CONVERT(INT, ", ")"),
+                ("(SELECT *, * FROM ", ") t"),
+                ("TRIM(", ")"),
+                ("MAP {", ": 1}"),
+                ("EXTRACT(DAY FROM ", ")"),
+            ]
+        )
+    )
     times = draw(st.sampled_from([3, 10, 20, 40, 150, 400, 3_000]))
     return "SELECT " + start * times + draw(st.sampled_from(["1", "x", "(SELECT 1 AS a) t", ""])) + end * times
 
@@ -190,7 +458,8 @@ class Judge:
             for check in statement.checks:
                 self._guard.check(self._connection.cursor(), check)
         except SqlError as error:
-            assert str(error).strip(), "an error without words"
+            if not str(error).strip():
+                raise AssertionError("an error without words") from error
             return time.perf_counter() - started
         seconds = time.perf_counter() - started
         assert statement.checks, "nothing was checked"
@@ -221,31 +490,62 @@ class Judge:
 # --- request bodies --------------------------------------------------------------------------------------------------
 
 _ATOMS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
     st.sampled_from([10**400, -(2**63), 1e308, "\ud800", "\x00", "SELECT 1", "", "NaN"]),
-)  # fmt: skip
+)
 _JSON = st.recursive(
     _ATOMS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
 _QUERIES = st.one_of(
-    st.sampled_from(["SELECT 1", "SELECT @p AS a", f"SELECT COUNT(*) FROM {QUEUE} WHERE ACCOUNT_NAME = @p", "SELECT @p + @q",
-                     f"DELETE FROM {QUEUE} WHERE ID = @p AND 1 = 0", f"SELECT TOP (@p) Name FROM {ACCOUNT}"]),
-    _mutations(), _JSON,
-)  # fmt: skip
+    st.sampled_from(
+        [
+            "SELECT 1",
+            "SELECT @p AS a",
+            f"SELECT COUNT(*) FROM {QUEUE} WHERE ACCOUNT_NAME = @p",
+            "SELECT @p + @q",
+            f"DELETE FROM {QUEUE} WHERE ID = @p AND 1 = 0",
+            f"SELECT TOP (@p) Name FROM {ACCOUNT}",
+        ]
+    ),
+    _mutations(),
+    _JSON,
+)
 _NAMED = st.dictionaries(st.sampled_from(["p", "@p", "q", ":q", "P", "", "@"]), _JSON, max_size=3)
 
 
 def bodies() -> st.SearchStrategy[bytes]:
     keys = {"query": _QUERIES}
-    more = {"parameters": _NAMED | _JSON | st.lists(_NAMED, max_size=3), "schemaOnly": _JSON, "defaultCatalog": _JSON,
-            "defaultSchema": _JSON, "sql": _JSON}  # fmt: skip
+    more = {
+        "parameters": _NAMED | _JSON | st.lists(_NAMED, max_size=3),
+        "schemaOnly": _JSON,
+        "defaultCatalog": _JSON,
+        "defaultSchema": _JSON,
+        "sql": _JSON,
+    }
     shaped = st.fixed_dictionaries(keys, optional=more)
     encoded = st.builds(lambda value: json.dumps(value).encode(), shaped | _JSON)
-    odd = st.sampled_from([b"", b"{", b"null", b"[" * 100_000, b'{"query":' * 20_000, b'{"a":1,"a":2}', b"\xff\xfe{\x00}\x00",
-                           b'\xef\xbb\xbf{"query":"SELECT 1"}', b'{"query":"SELECT 1","query":"DROP TABLE x"}',
-                           b'{"query":"SELECT 1"}{}', b'{"query":"SELECT 1","x":' + b"9" * 10_000 + b"}", b"{'query':1}"])  # fmt: skip
+    odd = st.sampled_from(
+        [
+            b"",
+            b"{",
+            b"null",
+            b"[" * 100_000,
+            b'{"query":' * 20_000,
+            b'{"a":1,"a":2}',
+            b"\xff\xfe{\x00}\x00",
+            b'\xef\xbb\xbf{"query":"SELECT 1"}',
+            b'{"query":"SELECT 1","query":"DROP TABLE x"}',
+            b'{"query":"SELECT 1"}{}',
+            b'{"query":"SELECT 1","x":' + b"9" * 10_000 + b"}",
+            b"{'query':1}",
+        ]
+    )
     return st.one_of(encoded, odd, st.binary(max_size=60))
 
 
