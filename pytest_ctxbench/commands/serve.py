@@ -171,8 +171,11 @@ async def _serve(
 async def _run_server(app: Any, listener: socket.socket, stop: asyncio.Event, ready: Callable[[], None]) -> None:
     import uvicorn
 
+    from pytest_ctxbench.local.http_protocol import ImpatientProtocol
+
     config = uvicorn.Config(
         app,
+        http=ImpatientProtocol,
         log_level="warning",
         access_log=False,
         lifespan="on",

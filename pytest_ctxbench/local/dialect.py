@@ -7,20 +7,34 @@ PostgreSQL's SQL. Functions whose meaning depends on the dialect are settled her
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from sqlglot import exp, parse
+from sqlglot import exp
 from sqlglot.dialects import DuckDB, Postgres
+from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.tsql import TSQL
 from sqlglot.errors import ErrorLevel, SqlglotError
 from sqlglot.parsers.tsql import TSQLParser
-from sqlglot.tokenizer_core import TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 __all__ = ["MAX_STATEMENT_CHARS", "READER_FAULTS", "CommandRefused", "ConnectSQL", "SqlError", "read_statement",
            "typed_date"]  # fmt: skip
 
 MAX_STATEMENT_CHARS = 200_000
+
+# Limits on the shape of a statement. Beyond them the SQL library and the engine take seconds to minutes, memory, or a
+# stack that there is not, and neither listens to an interrupt while it reads a statement. What people and models write
+# stays far below. The engine itself takes no expression deeper than 1,000.
+_MAX_TOKENS = 50_000
+_MAX_NESTING = 200
+#: Tokens in a row without a comma or a keyword that ends an expression: a chain of operators.
+_MAX_RUN = 2_000
+_MAX_CONDITIONS = 5_000
+_MAX_SELECTS = 1_000
+_MAX_JOINS = 200
+#: A longer statement that is not T-SQL is not tried as the other dialects.
+_MAX_CHARS_TO_TRY_AGAIN = 40_000
 
 #: What the SQL library raises besides its own errors, for input that it did not foresee.
 READER_FAULTS = (AttributeError, TypeError, ValueError, LookupError, AssertionError)
@@ -315,8 +329,68 @@ _READERS: tuple[type, ...] = (ConnectSQL, DuckDB, Postgres)
 _KINDS = (exp.Query, exp.Insert, exp.Delete, exp.Summarize, exp.Describe, exp.Values)
 
 
+_OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE})
+_CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END})
+_CONDITIONS = frozenset({TokenType.AND, TokenType.OR})
+_ENDING = _CONDITIONS | {
+    TokenType.COMMA, TokenType.SELECT, TokenType.FROM, TokenType.WHERE, TokenType.JOIN, TokenType.ON, TokenType.WHEN,
+    TokenType.THEN, TokenType.ELSE, TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT, TokenType.VALUES,
+    TokenType.WITH,
+}  # fmt: skip
+
+
+def _refuse_unbounded(tokens: Sequence[Token]) -> None:
+    """Raises `SqlError` for a statement of a shape that nobody could run."""
+    if len(tokens) > _MAX_TOKENS:
+        raise SqlError(f"the statement has {len(tokens):,} words and signs; at most {_MAX_TOKENS:,} are taken")
+    conditions = selects = joins = 0
+    runs = [0]  # of each open bracket, the tokens of its expression so far
+    for token in tokens:
+        kind = token.token_type
+        if kind in _ENDING:
+            runs[-1] = 0
+            conditions += kind in _CONDITIONS
+            selects += kind is TokenType.SELECT
+            joins += kind is TokenType.JOIN
+            continue
+        runs[-1] += 1
+        if runs[-1] > _MAX_RUN:
+            raise SqlError(
+                f"the statement has an expression of more than {_MAX_RUN // 2:,} operators in a row; shorten it"
+            )
+        if kind in _OPENING:
+            runs.append(0)
+            if len(runs) > _MAX_NESTING:
+                raise SqlError(f"the statement is nested too deeply, more than {_MAX_NESTING} levels; simplify it")
+        elif kind in _CLOSING and len(runs) > 1:
+            runs.pop()
+    for count, most, what in (
+        (conditions, _MAX_CONDITIONS, "conditions with AND and OR; use IN (...)"),
+        (selects, _MAX_SELECTS, "SELECTs; send it in parts"),
+        (joins, _MAX_JOINS, "joins; simplify it"),
+    ):
+        if count > most:
+            words, _, advice = what.partition("; ")
+            raise SqlError(f"the statement has {count:,} {words}; at most {most:,} are taken: {advice}")
+
+
+def _refuse_deep(tree: exp.Expr) -> None:
+    """Raises `SqlError` for prefixes and the like, nested without any bracket. AND and OR are lists to the engine."""
+    pending = [(tree, 0)]
+    while pending:
+        node, depth = pending.pop()
+        if depth > _MAX_DEPTH:
+            raise SqlError("the statement is nested too deeply; simplify it")
+        pending += [(child, depth + (not isinstance(child, exp.Connector))) for child in node.iter_expressions()]
+
+
+#: Of the SQL library's tree; each level of an expression is at most three of it.
+_MAX_DEPTH = 1_200
+
+
 def read_statement(sql: str) -> exp.Expr:
     """The one statement of a text. Raises `SqlError`."""
+    sql = sql.removeprefix("\ufeff")  # a byte order mark
     if not sql.strip():
         raise SqlError("the statement is empty; send one SQL statement")
     if len(sql) > MAX_STATEMENT_CHARS:
@@ -324,10 +398,18 @@ def read_statement(sql: str) -> exp.Expr:
     first_error: str | None = None
     other: exp.Expr | None = None
     for reader in _READERS:
+        dialect = Dialect.get_or_raise(reader)
         try:
-            found = [s for s in parse(sql, read=reader, error_level=ErrorLevel.IMMEDIATE) if s is not None]
+            tokens = dialect.tokenize(sql)
+            _refuse_unbounded(tokens)
+            parsed = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse(tokens, sql)
+            found = [s for s in parsed if s is not None]
+            if found:
+                _refuse_deep(found[0])
         except SqlglotError as error:
             first_error = first_error or _parse_message(error)
+            if len(sql) > _MAX_CHARS_TO_TRY_AGAIN:
+                break
             continue
         except RecursionError:
             raise SqlError("the statement is nested too deeply; simplify it") from None
@@ -346,7 +428,20 @@ def read_statement(sql: str) -> exp.Expr:
         other = other or found[0]
     if other is not None:
         raise _refused(sql)
-    raise SqlError(first_error or "the statement could not be read")
+    raise SqlError((first_error or "the statement could not be read") + _odd_characters(sql))
+
+
+#: Invisible characters, and those that only look like SQL's quotes, letters and signs.
+_ODD = re.compile(
+    "[\x00-\x08\u00ad\u180e\u200b-\u200f\u2018-\u201f\u2028-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff\uff01-\uff5e]"
+)
+
+
+def _odd_characters(sql: str) -> str:
+    found = _ODD.search(re.sub("'[^']*'", "", sql))
+    return (
+        f"; the statement has the character U+{ord(found[0]):04X} outside of a text, which is no SQL" if found else ""
+    )
 
 
 def _parse_message(error: SqlglotError) -> str:
@@ -368,7 +463,9 @@ def _refused(sql: str) -> SqlError:
     name = word.group(1).upper() if word else ""
     if name not in _COMMANDS:
         first = name or sql.strip()[:10]
-        return SqlError(f"Parser Error: a statement begins with SELECT or WITH, this one with {first!r}")
+        return SqlError(
+            f"Parser Error: a statement begins with SELECT or WITH, this one with {first!r}{_odd_characters(sql)}"
+        )
     return CommandRefused(name)
 
 

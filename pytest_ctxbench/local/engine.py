@@ -40,15 +40,20 @@ __all__ = [
 
 _MEBIBYTE = 1024 * 1024
 _CHECKED_CAP = 10_000
+_MESSAGE_CHARS = 700
 #: Exit status of a process whose engine has declared itself unusable.
 _UNUSABLE = 70
 
 
 class EngineError(Exception):
-    """A statement failed. `code` is for the supervisor: sql, timeout, memory, interrupted, too_large, engine."""
+    """A statement failed. `code` is for the supervisor: sql, timeout, memory, interrupted, too_large, engine.
+
+    Its message is one line; one that quotes much of the statement is cut.
+    """
 
     def __init__(self, message: str, code: str = "sql") -> None:
-        super().__init__(message)
+        line = " ".join(message.split())
+        super().__init__(line if len(line) <= _MESSAGE_CHARS else f"{line[:_MESSAGE_CHARS]} [cut]")
         self.code = code
 
 
@@ -407,10 +412,18 @@ def _why(reason: str, limits: EngineLimits) -> tuple[str, str]:
     return "the statement was cancelled", "interrupted"
 
 
+#: What the engine advises and nobody can do here: its own views, its settings.
+_NO_ADVICE = re.compile(
+    r'\s*Did you mean "(?:pg_|duckdb_|sqlite_|pragma_|system\.|temp\.|information_)[^"]*"\?'
+    r'|\s*Use "?(?:SET|PRAGMA) [^.]*\.'
+)
+
+
 def clean(message: str) -> str:
     """The engine's own words without paths and without the echo of the translated statement."""
     message = re.split(r"\n\s*\nLINE \d+:|\nLINE \d+:", message)[0]
     message = re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+[\w.+-]*", "<path>", message)
+    message = _NO_ADVICE.sub("", message)
     return message.strip()
 
 

@@ -7,6 +7,7 @@ the socket does.
 Requests are frames {"id", "op", ...}; each is answered by {"id", "ok": true, ...} or {"id", "ok": false, "code",
 "message"}, in whatever order they finish. Ops: open, run, stop. A write is announced by {"id", "committing":
 true} before it becomes permanent, so that the server knows which writes cannot have happened when the process dies.
+An answer with "worn": true says that this process should be replaced when nothing runs in it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,18 @@ _RECURSION_LIMIT = 8_000
 _STACK_BYTES = 32 * _MEBIBYTE
 #: While a statement is told to stop, it is told again, because a request that comes too early is lost (case V05).
 _REPEAT_STOP_S = 0.25
+#: What a statement may need besides the engine's own memory: its text, its translation, its result.
+_BESIDES_MB = 256
+
+
+def _used_mb() -> tuple[float, float]:
+    """Address space and resident memory of this process, in MiB; zeros where the system does not tell."""
+    try:
+        size, resident = Path("/proc/self/statm").read_text(encoding="ascii").split()[:2]
+    except (OSError, ValueError):
+        return 0.0, 0.0
+    page = resource.getpagesize() / _MEBIBYTE
+    return int(size) * page, int(resident) * page
 
 
 def _limit_address_space(megabytes: int) -> None:
@@ -59,6 +72,7 @@ class _Service:
         self._sending = threading.Lock()
         self._limits = EngineLimits(args.memory_mb, args.statement_timeout, args.threads)
         self._engine = Engine(self._limits)
+        self._address_space_mb = int(args.address_space_mb)
         self._pool = ThreadPoolExecutor(args.workers, thread_name_prefix="statement")
         self._running: dict[str, Running] = {}
         self._state = threading.Lock()
@@ -106,10 +120,20 @@ class _Service:
             answer = {"ok": False, "code": "engine", "message": f"internal error: {type(error).__name__}"}
         with self._state:
             self._running.pop(identity, None)
+        if self._is_worn():
+            answer["worn"] = True
         try:
             self._send({"id": identity, "ok": True, **answer})
         except (MemoryError, ValueError, RecursionError):
-            self._send({"id": identity, "ok": False, "code": "engine", "message": "the result cannot be sent"})
+            self._send(
+                {"id": identity, "ok": False, "code": "engine", "message": "the result cannot be sent", "worn": True}
+            )
+
+    def _is_worn(self) -> bool:
+        """Whether what is left would no longer do for any statement that may run."""
+        size, resident = _used_mb()
+        needed = self._limits.memory_mb + _BESIDES_MB
+        return resident > needed or (self._address_space_mb > 0 and size > self._address_space_mb - needed)
 
     # -- ops
 
@@ -122,7 +146,12 @@ class _Service:
             running = self._running[identity]
         timer = threading.Timer(self._limits.statement_timeout_s, self._stop, (identity, "timeout"))
         timer.daemon = True
-        timer.start()
+        try:
+            timer.start()
+        except RuntimeError:  # no memory for one more thread
+            raise EngineError(
+                "Out of Memory Error: the statement needs more memory than it may use", "memory"
+            ) from None
         try:
             return self._engine.run(running, request, lambda: self._send({"id": identity, "committing": True}))
         finally:

@@ -36,7 +36,8 @@ DENIED_FUNCTIONS = re.compile(
     | which_secret
     | json_serialize_.* | json_deserialize_.* | json_execute_.* | parse_duckdb_log_message | in_search_path
     | nextval | currval | setval | setseed | sleep_ms | invoke | alias | stats | index_key | get_block_size
-    | current_(query|query_id|connection_id|transaction_id|schemas|role) | txid_current
+    | current_(query|query_id|connection_id|transaction_id|schemas?|role|user|database|catalog) | txid_current
+    | user | session_user | version
     | (col|obj|shobj)_description | format_type | format_pg_type | map_to_pg_oid | map_type_id_to_pg_oid
     | create_sort_key | (to_)?aggregate_state | to_aggregate_state | finalize | combine | remap_struct
     | now | today | get_current_time(stamp)? | transaction_timestamp | current_local.* | current_date | ago | age_now
@@ -51,6 +52,8 @@ DENIED_FUNCTIONS = re.compile(
 _CLOCK_COLUMNS = frozenset(
     {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp", "get_current_time"}
 )
+#: The same for what it knows of the session.
+_SESSION_COLUMNS = frozenset({"current_catalog", "current_role", "current_schema", "current_user", "session_user"})
 
 
 class Guard:
@@ -59,6 +62,10 @@ class Guard:
     def __init__(self, connection: duckdb.DuckDBPyConnection, tables: Iterable[Table]) -> None:
         names = connection.execute("SELECT DISTINCT lower(function_name) FROM duckdb_functions()").fetchall()
         self._denied = frozenset(str(n) for (n,) in names if DENIED_FUNCTIONS.fullmatch(str(n)))
+        views = connection.execute(
+            "SELECT lower(view_name) FROM duckdb_views() WHERE internal AND schema_name IN ('main', 'pg_catalog')"
+        ).fetchall()  # those that need no schema before their name
+        self._views = frozenset(str(v) for (v,) in views)
         self._tables = frozenset(t.path for t in tables) | {(*META_SCHEMA, name) for name in META_TABLES}
 
     @property
@@ -80,6 +87,10 @@ class Guard:
             raise SqlError(f"{len(statements)} statements were sent; send exactly one")
         node = statements[0].get("node")
         ctes = {str(name).lower() for name in _cte_names(node)}
+        # a name counts in all of the statement here, and only in a part of it for the engine, which takes its own view
+        # of that name in the others
+        for name in sorted(ctes & self._views):
+            raise SqlError(f"WITH {name}: this name is the engine's own; use another")
         self._walk(node, ctes)
 
     def _walk(self, root: Any, ctes: set[str]) -> None:
@@ -117,6 +128,8 @@ class Guard:
             names = node.get("column_names") or []
             if len(names) == 1 and str(names[0]).lower() in _CLOCK_COLUMNS:
                 raise SqlError(f"{names[0]} is not available; GETDATE() gives the frozen reference date")
+            if len(names) == 1 and str(names[0]).lower() in _SESSION_COLUMNS:
+                raise SqlError(f"{names[0]} is not available")
         called = node.get("function_name")
         if isinstance(called, str) and called.lower() in self._denied:
             raise SqlError(f"the function {called} is not allowed")

@@ -18,6 +18,7 @@ Routes::
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import contextlib
@@ -42,7 +43,7 @@ from .tools import ResultLimits, Toolbox, ToolError, metadata_rows
 
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["CONTROL_HEADER", "ServerSettings", "create_app"]
 
@@ -51,6 +52,8 @@ CONTROL_HEADER = "x-ctxbench-control"
 #: Well above the 30 minutes that one call may take (case M03).
 SESSION_IDLE_S = 6 * 3_600.0
 _MAX_BODY = 4 * 1024 * 1024
+#: A body that takes longer to arrive over the loopback does not come.
+_BODY_TIMEOUT_S = 30.0
 _MAX_BATCH = 10_000
 _INVALID_PARAMS = -32602
 
@@ -73,6 +76,7 @@ class ServerSettings:
     isolate_reads: bool = False
     engine: EngineSettings = field(default_factory=EngineSettings)
     results: ResultLimits = field(default_factory=ResultLimits)
+    body_timeout_s: float = _BODY_TIMEOUT_S
     rest: ResultLimits = field(default_factory=lambda: ResultLimits(max_rows=100_000, max_bytes=32 * 1024 * 1024))
 
 
@@ -144,10 +148,11 @@ _OUR_ORIGIN = re.compile(rf"https?://{_OUR_HOST.pattern}", re.I)
 
 
 class _Door:
-    """Host, Origin, credentials and size, for every route."""
+    """Host, Origin, credentials, size and time to arrive, for every route."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
+        self._body_timeout_s = settings.body_timeout_s
         self._expected = f"{settings.user}:{settings.password}".encode()
         self._control = settings.control_token.encode()
 
@@ -188,9 +193,20 @@ class _Door:
             return
         length = headers.get(b"content-length", [b"0"])[0]
         if length.isdigit() and int(length) > _MAX_BODY:
-            await _send_json(send, 413, {"error": {"code": "TOO_LARGE", "message": f"at most {_MAX_BODY} bytes"}})
+            await _send_json(send, 413, _error("TOO_LARGE", f"at most {_MAX_BODY} bytes"), _CLOSE)
             return
-        await self._app(scope, receive, send)
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                body = await _read_body(receive)
+        except _TooLarge:
+            await _send_json(send, 413, _error("TOO_LARGE", f"at most {_MAX_BODY} bytes"), _CLOSE)
+            return
+        except TimeoutError:
+            await _send_json(send, 408, _error("TIMEOUT", "the request's body did not arrive in time"), _CLOSE)
+            return
+        if body is None:
+            return  # the client is gone
+        await self._app(scope, _replayed(body, receive), send)
 
     def _known(self, values: list[bytes]) -> bool:
         if len(values) != 1:
@@ -218,13 +234,31 @@ class _TooLarge(Exception):
     pass
 
 
-async def _read_body(receive: Receive) -> bytes:
-    """The whole body. Raises `_TooLarge`."""
+#: What is left of a refused body is not waited for.
+_CLOSE = ((b"connection", b"close"),)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body at once, then what comes after it."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """The whole body, None when the client leaves before its end. Raises `_TooLarge`."""
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return bytes(body)
+            return None
         body += message.get("body", b"")
         if len(body) > _MAX_BODY:
             raise _TooLarge
@@ -279,7 +313,7 @@ class _OpsGuard:
             identity = None
             if scope["method"] == "POST":
                 with contextlib.suppress(ValueError, _TooLarge, RecursionError):
-                    message = json.loads(await _read_body(receive))
+                    message = json.loads(await _read_body(receive) or b"")
                     identity = message.get("id") if isinstance(message, dict) else None
             if not isinstance(identity, str | int | None) or isinstance(identity, bool):
                 identity = None
@@ -353,11 +387,7 @@ class _Rest:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return JSONResponse(_error("UNSUPPORTED_MEDIA_TYPE", "send application/json"), 415)
         try:
-            body = await _read_body(request.receive)
-        except _TooLarge:
-            return JSONResponse(_error("TOO_LARGE", f"a request may have at most {_MAX_BODY} bytes"), 413)
-        try:
-            return _Answer(await run(_statement_order(body)))
+            return _Answer(await run(_statement_order(await request.body())))
         except _Refused as error:
             return JSONResponse(_error(error.code, str(error)))
 

@@ -28,6 +28,7 @@ from sqlglot.schema import MappingSchema
 from pytest_ctxbench.dataset import REFERENCE_DATE
 
 from .dialect import READER_FAULTS, CommandRefused, SqlError, read_statement, typed_date
+from .growth import refuse_growth
 from .schema import Table
 
 __all__ = ["META_SCHEMA", "META_TABLES", "Statement", "Translator"]
@@ -302,6 +303,7 @@ class Translator:
         """A write whose parameters the engine binds; None where a value may change what the statement means."""
         tree = read_statement(sql)
         _refuse_forbidden(tree)
+        refuse_growth(tree)
         if isinstance(tree, exp.Insert):
             names = _placeholders_of_values(tree)
         elif isinstance(tree, exp.Delete):
@@ -324,6 +326,7 @@ class Translator:
         tree = read_statement(sql)
         bind_parameters(tree, json.loads(frozen) if frozen else {})
         _refuse_forbidden(tree)
+        refuse_growth(tree)
         if isinstance(tree, exp.Insert):
             return self._insert(tree, default_catalog, default_schema)
         if isinstance(tree, exp.Delete):

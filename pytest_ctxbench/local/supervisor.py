@@ -4,6 +4,9 @@ A statement has a time limit. The engine process interrupts it there; when that 
 and started again on the same files. The statement that ran too long gets an error. What else was in flight is repeated
 on the new process: reads always, and a write unless it had announced its commit, for then nobody can know. When the
 process dies by itself, its statements are repeated one at a time, so that the one which kills it is found out.
+
+A process that says that it is worn, because a statement has left it with memory that it cannot give back, is replaced
+as soon as nothing runs in it: what one statement did must not be what the next one fails for.
 """
 
 from __future__ import annotations
@@ -140,6 +143,7 @@ class _Child:
     jobs: dict[str, _Job] = field(default_factory=dict)
     listener: asyncio.Task[None] | None = None
     dead: bool = False
+    worn: bool = False
     killed_for: frozenset[int] | None = None  # ids of the jobs it was killed for; empty: for none of them
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -226,7 +230,7 @@ class EngineProcess:
         self._spawning = asyncio.Lock()
         self._gate = _Gate()
         self._slots = asyncio.Semaphore(settings.workers)
-        self._tasks: set[asyncio.Task[dict[str, Any]]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._jobs: set[_Job] = set()
         self._generation = 0
         self._closed = False
@@ -305,7 +309,7 @@ class EngineProcess:
                 self._stop(job, "cancelled")
             raise
 
-    def _forget(self, task: asyncio.Task[dict[str, Any]]) -> None:
+    def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # seen, also when the caller is gone
@@ -361,11 +365,17 @@ class EngineProcess:
                 # everybody who is past the limit by now is as guilty
                 now = time.monotonic() + 0.05
                 child.kill(frozenset(id(j) for j in child.jobs.values() if j.deadline <= now) | {id(job)})
-            return await future
+            answer = await future
+            child.worn = child.worn or bool(answer.get("worn"))
+            return answer
         finally:
             child.jobs.pop(job.identity, None)
             self._jobs.discard(job)
             job.child = None
+            if child.worn and not child.jobs:
+                renewing = asyncio.create_task(self._renew())  # the caller has its answer; the next one waits less
+                self._tasks.add(renewing)
+                renewing.add_done_callback(self._forget)
 
     def _judge(self, job: _Job, death: _Died, alone: bool) -> None:
         """Raises `EngineFailure` when the statement is not to be repeated."""
@@ -398,9 +408,12 @@ class EngineProcess:
         if self._closed:
             raise EngineFailure("the endpoint is shutting down", "unavailable")
         child = self._child
+        worn = child is not None and child.worn and not child.jobs
         if child is not None and not child.dead and child.killed_for is None:
-            return
-        if child is not None:
+            if not worn:
+                return
+            await child.close()
+        elif child is not None:
             await child.close()
             self._log_death(child)
             self.restarts += 1
@@ -413,6 +426,11 @@ class EngineProcess:
                 await fresh.close()
                 raise
         self._child = fresh
+
+    async def _renew(self) -> None:
+        with contextlib.suppress(EngineFailure):  # the next statement tries again and says why
+            async with self._spawning:
+                await self._ready()
 
     def _log_death(self, child: _Child) -> None:
         status = child.process.returncode
