@@ -5,7 +5,7 @@ file descriptor 3 or as given. It knows no credentials, no goldens and no path b
 the socket does.
 
 Requests are frames {"id", "op", ...}; each is answered by {"id", "ok": true, ...} or {"id", "ok": false, "code",
-"message"}, in whatever order they finish. Ops: open, run, stop. A write is announced by {"id", "committing":
+"message"}, in whatever order they finish. Ops: open, prepare, run, stop. A write is announced by {"id", "committing":
 true} before it becomes permanent, so that the server knows which writes cannot have happened when the process dies.
 """
 
@@ -37,6 +37,8 @@ _RECURSION_LIMIT = 8_000
 _STACK_BYTES = 32 * _MEBIBYTE
 #: While a statement is told to stop, it is told again, because a request that comes too early is lost (case V05).
 _REPEAT_STOP_S = 0.25
+
+_CLEANUPS = 40
 
 
 def _limit_address_space(megabytes: int) -> None:
@@ -73,12 +75,18 @@ class _Service:
                 with self._state:  # known before it begins, so that no stop is lost
                     self._running[str(request["id"])] = Running()
                 self._pool.submit(self._answer, request)
+            elif request["op"] == "prepare":  # beside the statements, not in one of their places
+                threading.Thread(target=self._answer, args=(request,), name="prepare", daemon=True).start()
             else:
                 self._answer(request)
         # the server ends its engines itself, so this one was killed and could not clean up after itself
         home = Path.cwd().parent
         if home.name.startswith(HOME_PREFIX):
-            shutil.rmtree(home, ignore_errors=True)
+            for _ in range(_CLEANUPS):  # the other engine and our own threads may still make files in it
+                shutil.rmtree(home, ignore_errors=True)
+                if not home.exists():
+                    break
+                time.sleep(0.05)
         os._exit(0)  # statements that do not listen must not keep the process
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -115,6 +123,10 @@ class _Service:
 
     def _op_open(self, _: str, request: dict[str, Any]) -> dict[str, Any]:
         self._engine.open(Path(request["folder"]), read_only=bool(request["read_only"]))
+        return {}
+
+    def _op_prepare(self, _: str, request: dict[str, Any]) -> dict[str, Any]:
+        self._engine.prepare(Path(request["folder"]), read_only=bool(request["read_only"]))
         return {}
 
     def _op_run(self, identity: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,10 @@ __all__ = ["EndpointProcess", "start_endpoint", "sweep_homes"]
 START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 10.0
 #: All that the server gets of the environment: no key, no token.
-_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "VIRTUAL_ENV", "PYTHONHOME")
+_ENVIRONMENT = (
+    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "VIRTUAL_ENV", "PYTHONHOME",
+    "CTXBENCH_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA",
+)  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -250,7 +250,7 @@ class EngineProcess:
                 await self._ready()
                 assert self._child is not None
                 try:
-                    await self._child.ask(self._open_order(), self._settings.start_timeout_s)
+                    await self._child.ask(self._open_order(self._folder), self._settings.start_timeout_s)
                 except EngineFailure:
                     # a process that cannot open the files may be broken itself: once more with a new one
                     await self._child.close()
@@ -258,6 +258,14 @@ class EngineProcess:
                     await self._ready()
         finally:
             await leave.aclose()
+
+    async def prepare(self, folder: Path) -> None:
+        """Have the databases of `folder` ready for an `open`, which works without it and takes longer then.
+
+        Raises `EngineFailure`.
+        """
+        if (child := self._child) is not None:
+            await child.ask({**self._open_order(folder), "op": "prepare"}, self._settings.start_timeout_s)
 
     async def _enter_alone(self) -> contextlib.AsyncExitStack:
         stack = contextlib.AsyncExitStack()
@@ -382,8 +390,8 @@ class EngineProcess:
 
     # -- processes
 
-    def _open_order(self) -> dict[str, Any]:
-        return {"op": "open", "folder": str(self._folder), "read_only": self._read_only}
+    def _open_order(self, folder: Path | None) -> dict[str, Any]:
+        return {"op": "open", "folder": str(folder), "read_only": self._read_only}
 
     async def _ready(self) -> None:
         """A living process with the databases open. The caller holds `_spawning`."""
@@ -400,7 +408,7 @@ class EngineProcess:
         fresh = await self._spawn()
         if self._folder is not None:
             try:
-                await fresh.ask(self._open_order(), self._settings.start_timeout_s)
+                await fresh.ask(self._open_order(self._folder), self._settings.start_timeout_s)
             except EngineFailure:
                 await fresh.close()
                 raise
