@@ -23,7 +23,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .engine import Engine, EngineError, EngineLimits, Running
 from .frames import pack, receive_frame
@@ -55,9 +55,21 @@ def _limit_address_space(megabytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _leave(home: Path) -> NoReturn:
+    """The server is gone. It ends its engines itself, so it was killed and could not clean up after itself."""
+    if home.name.startswith(HOME_PREFIX):
+        for _ in range(_CLEANUPS):  # the other engine and our own threads may still make files in it
+            shutil.rmtree(home, ignore_errors=True)
+            if not home.exists():
+                break
+            time.sleep(0.05)
+    os._exit(0)  # statements that do not listen must not keep the process
+
+
 class _Service:
     def __init__(self, sock: socket.socket, args: argparse.Namespace) -> None:
         self._sock = sock
+        self._home = Path.cwd().parent  # now: the other engine may be the first to remove it
         self._sending = threading.Lock()
         self._limits = EngineLimits(args.memory_mb, args.statement_timeout, args.threads)
         self._engine = Engine(self._limits)
@@ -79,15 +91,7 @@ class _Service:
                 threading.Thread(target=self._answer, args=(request,), name="prepare", daemon=True).start()
             else:
                 self._answer(request)
-        # the server ends its engines itself, so this one was killed and could not clean up after itself
-        home = Path.cwd().parent
-        if home.name.startswith(HOME_PREFIX):
-            for _ in range(_CLEANUPS):  # the other engine and our own threads may still make files in it
-                shutil.rmtree(home, ignore_errors=True)
-                if not home.exists():
-                    break
-                time.sleep(0.05)
-        os._exit(0)  # statements that do not listen must not keep the process
+        _leave(self._home)
 
     def _send(self, message: dict[str, Any]) -> None:
         data = pack(message)
@@ -95,7 +99,7 @@ class _Service:
             try:
                 self._sock.sendall(data)
             except OSError:
-                os._exit(0)
+                _leave(self._home)
 
     def _answer(self, request: dict[str, Any]) -> None:
         identity = str(request["id"])
