@@ -185,6 +185,8 @@ def parse_number(text: str) -> int | Decimal:
     """
     if len(text) > 40 or not _DECIMAL.match(text):
         raise ValueError("not a number")
+    if _DIGITS.match(text):
+        return int(text)
     value = Decimal(text)
     whole = int(value)
     return whole if value == whole else value

@@ -77,9 +77,12 @@ class _Service:
         self._running: dict[str, Running] = {}
         self._state = threading.Lock()
         self._stopping = threading.Event()
+        self._due = threading.Condition()
+        self._deadlines: dict[str, float] = {}  # in the order of their beginning
 
     def serve(self) -> None:
         threading.Thread(target=self._repeat_stops, name="stops", daemon=True).start()
+        threading.Thread(target=self._watch_deadlines, name="deadlines", daemon=True).start()
         while (request := receive_frame(self._sock)) is not None:
             if request["op"] == "stop":
                 self._stop(str(request["target"]), str(request["why"]))
@@ -136,13 +139,28 @@ class _Service:
     def _op_run(self, identity: str, request: dict[str, Any]) -> dict[str, Any]:
         with self._state:
             running = self._running[identity]
-        timer = threading.Timer(self._limits.statement_timeout_s, self._stop, (identity, "timeout"))
-        timer.daemon = True
-        timer.start()
+        with self._due:
+            self._deadlines[identity] = time.monotonic() + self._limits.statement_timeout_s
+            if len(self._deadlines) == 1:  # all have the same time, so the first one is the next one
+                self._due.notify()
         try:
             return self._engine.run(running, request, lambda: self._send({"id": identity, "committing": True}))
         finally:
-            timer.cancel()
+            with self._due:
+                self._deadlines.pop(identity, None)
+
+    def _watch_deadlines(self) -> None:
+        """One thread for all statements: a timer for each would be a thread for each."""
+        while True:
+            with self._due:
+                while not self._deadlines:
+                    self._due.wait()
+                identity, deadline = next(iter(self._deadlines.items()))
+                if (left := deadline - time.monotonic()) > 0:
+                    self._due.wait(left)
+                    continue
+                del self._deadlines[identity]
+            self._stop(identity, "timeout")
 
     def _stop(self, identity: str, why: str) -> None:
         with self._state:

@@ -409,7 +409,8 @@ class _Rest:
     async def batch(self, request: Any) -> Any:
         return await self._answered(request, self._batch)
 
-    async def _answered(self, request: Any, run: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> Any:
+    async def _answered(self, request: Any, run: Callable[[dict[str, Any]], Awaitable[str]]) -> Any:
+        """`run` gives the body of the answer."""
         from starlette.responses import JSONResponse
 
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -423,7 +424,7 @@ class _Rest:
         except _Refused as error:
             return JSONResponse(_error(error.code, str(error)))
 
-    async def _query(self, order: dict[str, Any]) -> dict[str, Any]:
+    async def _query(self, order: dict[str, Any]) -> str:
         schema_only = order.get("schemaOnly") or False
         if not isinstance(schema_only, bool):
             raise _Refused("schemaOnly must be true or false")
@@ -439,19 +440,21 @@ class _Rest:
                 "max_rows": self._limits.max_rows,
                 "max_bytes": self._limits.max_bytes,
                 "truncate": False,
+                "as_text": True,
             },
         )
         schema = [_schema(n, c["name"], c["type"]) for n, c in enumerate(answer["columns"])]
-        return {"results": [{"schema": schema, "rows": answer["rows"], "affectedRows": answer["affected"]}]}
+        tail = f'"rows":{answer["rows"]},"affectedRows":{answer["affected"]}'
+        return f'{{"results":[{{"schema":{_compact(schema)},{tail}}}]}}'
 
-    async def _batch(self, order: dict[str, Any]) -> dict[str, Any]:
+    async def _batch(self, order: dict[str, Any]) -> str:
         sets = order.get("parameters")
         if not isinstance(sets, list) or not sets or not all(isinstance(one, dict) for one in sets):
             raise _Refused("parameters must be a list of objects, at least one; the statement runs once for each")
         if len(sets) > _MAX_BATCH:
             raise _Refused(f"parameters has {len(sets):,} objects; at most {_MAX_BATCH:,} are taken")
         answer = await self._run(order, {"allowed": ["insert", "delete"], "batch": sets})
-        return {"results": [{"affectedRows": affected} for affected in answer["each"]]}
+        return _compact({"results": [{"affectedRows": affected} for affected in answer["each"]]})
 
     async def _run(self, order: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
         statement = {
@@ -472,7 +475,7 @@ class _Rest:
             }
             columns, rows = metadata_rows(self._databases.tables, kind, filters)
             schema = [_schema(n, name, sql_type) for n, (name, sql_type) in enumerate(columns)]
-            return _Answer({"results": [{"schema": schema, "rows": rows, "affectedRows": -1}]})
+            return _Answer(_compact({"results": [{"schema": schema, "rows": rows, "affectedRows": -1}]}))
 
         return endpoint
 
@@ -517,11 +520,14 @@ def _no_number(name: str) -> None:
 _OUR_FAULT = frozenset({"engine", "unknown_outcome", "interrupted"})
 
 
-def _Answer(body: Mapping[str, Any]) -> Any:
+def _Answer(body: str) -> Any:
     from starlette.responses import Response
 
-    data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    return Response(data, media_type="application/json")
+    return Response(body.encode("utf-8", "replace"), media_type="application/json")
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _error(code: str, message: str) -> dict[str, Any]:

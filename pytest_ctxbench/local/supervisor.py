@@ -92,18 +92,19 @@ class _Gate:
 
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._alone and not self._waiting)
+        if self._alone or self._waiting:
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._alone and not self._waiting)
+                self._inside += 1
+        else:  # one event loop, and nothing is awaited in between: this needs no lock
             self._inside += 1
         try:
             yield
         finally:
-            await self._leave()
-
-    async def _leave(self) -> None:
-        async with self._changed:
             self._inside -= 1
-            self._changed.notify_all()
+            if self._waiting:
+                async with self._changed:
+                    self._changed.notify_all()
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
