@@ -11,15 +11,18 @@ any order, and unknown ones are ignored, so that datasets with more columns of t
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime as dt
 import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -42,6 +45,7 @@ __all__ = [
     "parse_number",
     "parse_whole",
     "read_manifest",
+    "read_places",
     "read_rows",
     "require_folder",
     "sum_file",
@@ -181,6 +185,8 @@ def parse_number(text: str) -> int | Decimal:
     """
     if len(text) > 40 or not _DECIMAL.match(text):
         raise ValueError("not a number")
+    if _DIGITS.match(text):
+        return int(text)
     value = Decimal(text)
     whole = int(value)
     return whole if value == whole else value
@@ -262,6 +268,14 @@ def read_rows(folder: Path, name: str, columns: Sequence[str]) -> Iterator[tuple
         raise ConfigError(f"{path}: line {reader.line_num}: broken CSV ({error}); correct the quoting") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def read_places(folder: Path, name: str, columns: Sequence[str]) -> tuple[int, list[int]]:
+    """(number of columns of one CSV, the places of `columns` among them). Raises `ConfigError` as `read_rows` does."""
+    next(read_rows(folder, name, columns), None)
+    with (folder / name).open(encoding="utf-8-sig", newline="") as handle:
+        header = next(csv.reader(handle, strict=True))
+    return len(header), _places(folder / name, header, columns)
 
 
 def _first_bad_line(path: Path) -> int:
@@ -392,6 +406,22 @@ def sum_file(path: Path) -> FileSum:
     return FileSum(digest.hexdigest(), max(lines - 1, 0), size)
 
 
+#: Below this many bytes a thread takes longer to start than the files to read.
+_THREADS_ABOVE_BYTES = 16 * 1024 * 1024
+
+
+def _sum_files(folder: Path) -> dict[str, Callable[[], FileSum]]:
+    """File -> what gives its `sum_file`, or raises as that does. Large files are read side by side."""
+    size = 0
+    for name in TABLES:
+        with contextlib.suppress(OSError):
+            size += (folder / name).stat().st_size
+    if size < _THREADS_ABOVE_BYTES:
+        return {name: partial(sum_file, folder / name) for name in TABLES}
+    with ThreadPoolExecutor(len(TABLES)) as pool:
+        return {name: pool.submit(sum_file, folder / name).result for name in TABLES}
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json` as canonical, readable ASCII JSON. Raises OSError."""
     document = {
@@ -444,6 +474,7 @@ def verify(folder: Path) -> list[str]:
     require_folder(folder)
     manifest = read_manifest(folder)
     problems = []
+    sums = _sum_files(folder)
     for name in TABLES:
         path = folder / name
         expected = manifest.files.get(name)
@@ -451,7 +482,7 @@ def verify(folder: Path) -> list[str]:
             problems.append(f"{folder / MANIFEST}: {name} is not listed")
             continue
         try:
-            found = sum_file(path)
+            found = sums[name]()
         except FileNotFoundError:
             problems.append(f"{path} is missing ({expected.rows} rows expected)")
             continue
@@ -475,9 +506,10 @@ def fingerprint(folder: Path) -> str:
     """
     require_folder(folder)
     digest = hashlib.sha256()
+    sums = _sum_files(folder)
     for name in TABLES:
         try:
-            content = sum_file(folder / name).sha256
+            content = sums[name]().sha256
         except FileNotFoundError:
             content = "missing"
         except OSError as error:

@@ -23,8 +23,10 @@ import os
 import random
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeVar
@@ -61,6 +63,7 @@ class _Draws:
 
     def __init__(self, seed: int, block: int) -> None:
         self._random = random.Random(seed * 1_000_003 + block).random  # noqa: S311 - data, not secrets
+        self.random = self._random
 
     def below(self, n: int) -> int:
         """Uniform in 0..n-1."""
@@ -659,24 +662,36 @@ def _contact_row(number: int, account_key: str, domain: str, country: str, draws
 _WINDOWS: tuple[_Range, ...] = ((0, 90), (91, 180), (181, 240))
 
 
-def _events(account: _Account, draws: _Draws) -> list[tuple[dt.datetime, int]]:
-    """(timestamp, sessions) of one account, oldest first, with exactly the trend that it was given."""
+#: (seconds since `_EPOCH`, sessions)
+_Event = tuple[int, int]
+_EPOCH = dt.datetime(2025, 1, 1)
+_DAY = 86_400
+_TODAY = (REFERENCE_DATE - _EPOCH.date()).days * _DAY
+
+
+def _events(account: _Account, draws: _Draws) -> list[_Event]:
+    """The events of one account, oldest first, with exactly the trend that it was given."""
     pinned = account.kind.sessions
     found = _pinned_events(pinned, account.events, draws) if pinned else _drawn_events(account, draws)
     return sorted(found)
 
 
-def _drawn_events(account: _Account, draws: _Draws) -> list[tuple[dt.datetime, int]]:
+def _drawn_events(account: _Account, draws: _Draws) -> list[_Event]:
+    rand = draws.random
     while True:
-        drawn = [(draws.below(241), draws.between(1, 219)) for _ in range(account.events)]
-        current = sum(count for offset, count in drawn if offset <= 90)
-        previous = sum(count for offset, count in drawn if 91 <= offset <= 180)
+        drawn = [(int(rand() * 241), 1 + int(rand() * 219)) for _ in range(account.events)]
+        current = previous = 0
+        for offset, count in drawn:
+            if offset <= 90:
+                current += count
+            elif offset <= 180:
+                previous += count
         if trend(current, previous) == account.trend:
             return [(_moment(offset, draws), count) for offset, count in drawn]
 
 
-def _pinned_events(pinned: _Sessions, events: int, draws: _Draws) -> list[tuple[dt.datetime, int]]:
-    found = [(dt.datetime.fromisoformat(when), count) for _, when, count in pinned.fixed]
+def _pinned_events(pinned: _Sessions, events: int, draws: _Draws) -> list[_Event]:
+    found = [(_seconds(when), count) for _, when, count in pinned.fixed]
     for window, total in ((0, pinned.current), (1, pinned.previous)):
         rest = total - sum(count for w, _, count in pinned.fixed if w == window)
         parts = min(6, rest)
@@ -695,22 +710,42 @@ def _pinned_events(pinned: _Sessions, events: int, draws: _Draws) -> list[tuple[
     return found
 
 
-def _moment(offset: int, draws: _Draws) -> dt.datetime:
-    midnight = dt.datetime.combine(REFERENCE_DATE - dt.timedelta(days=offset), dt.time())
-    return midnight + dt.timedelta(seconds=draws.below(86_400))
+def _seconds(when: str) -> int:
+    return int((dt.datetime.fromisoformat(when) - _EPOCH).total_seconds())
 
 
-def _event_row(number: int, sk: int, when: dt.datetime, sessions: int, draws: _Draws) -> _Row:
+def _moment(offset: int, draws: _Draws) -> int:
+    return _TODAY - offset * _DAY + int(draws.random() * _DAY)
+
+
+@cache
+def _date_text(day: int) -> str:
+    return f"{_EPOCH.date() + dt.timedelta(days=day)} "
+
+
+_MINUTES = tuple(f"{hour:02d}:{minute:02d}:" for hour in range(24) for minute in range(60))
+_SECONDS = tuple(f"{second:02d}" for second in range(60))
+
+
+def _text_of(moment: int) -> str:
+    """YYYY-MM-DD HH:MM:SS."""
+    day, second = divmod(moment, _DAY)
+    minute, second = divmod(second, 60)
+    return _date_text(day) + _MINUTES[minute] + _SECONDS[second]
+
+
+def _event_row(number: int, sk: int, when: int, sessions: int, draws: _Draws) -> _Row:
+    rand = draws.random
     return [
         90_000_000 + number,
         sk,
-        draws.pick(_EVENT_TYPES),
+        _EVENT_TYPES[int(rand() * len(_EVENT_TYPES))],
         sessions,
-        draws.pick(_FLAGS),
-        str(when),
-        str(when + dt.timedelta(minutes=draws.between(1, 29))),
-        draws.pick(_VERSIONS),
-        draws.pick(_WAREHOUSE_REGIONS),
+        _FLAGS[int(rand() * len(_FLAGS))],
+        _text_of(when),
+        _text_of(when + 60 * (1 + int(rand() * 29))),
+        _VERSIONS[int(rand() * len(_VERSIONS))],
+        _WAREHOUSE_REGIONS[int(rand() * len(_WAREHOUSE_REGIONS))],
     ]
 
 
@@ -755,17 +790,14 @@ class _Sink:
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self._handle: BinaryIO = path.open("wb")
         self._digest = hashlib.sha256()
-        self._rows = -1  # the header is none
+        self._rows = 0
         self._bytes = 0
-        self.add([list(columns)])
+        self.add(_as_csv([list(columns)]), 0)  # the header is no row
 
-    def add(self, rows: Sequence[Sequence[str | int]]) -> None:
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows(rows)
-        content = out.getvalue().encode("ascii")
+    def add(self, content: bytes, rows: int) -> None:
         self._handle.write(content)
         self._digest.update(content)
-        self._rows += len(rows)
+        self._rows += rows
         self._bytes += len(content)
 
     @property
@@ -781,17 +813,63 @@ class _Sink:
         self._handle.close()
 
 
-def _write_all(folder: Path, seed: int, scale: int, progress: Callable[[int, int], None] | None) -> dict[str, FileSum]:
-    kinds = _Kinds()
+def _as_csv(rows: Sequence[Sequence[str | int]]) -> bytes:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue().encode("ascii")
+
+
+_Written = dict[str, tuple[bytes, int]]
+
+
+def _written_block(seed: int, block: int) -> _Written:
+    """File -> one block's part of it, and how many rows that is."""
+    return {name: (_as_csv(rows), len(rows)) for name, rows in _block(_kinds(), seed, block).by_file()}
+
+
+@cache
+def _kinds() -> _Kinds:
+    return _Kinds()
+
+
+def _written_blocks(seed: int, scale: int, processes: int) -> Iterator[_Written]:
+    """The blocks in their order. A process has at most two of them waiting, so memory does not grow with the scale."""
+    processes = min(processes, scale // _BLOCKS_PER_PROCESS)
+    if processes < 2:
+        yield from (_written_block(seed, block) for block in range(scale))
+        return
+    import multiprocessing
+    from concurrent.futures import Future, ProcessPoolExecutor
+
+    pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        waiting: deque[Future[_Written]] = deque()
+        for block in range(scale):
+            waiting.append(pool.submit(_written_block, seed, block))
+            if len(waiting) > 2 * processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+#: Fewer than this many are made sooner than a process starts.
+_BLOCKS_PER_PROCESS = 4
+
+
+def _write_all(
+    folder: Path, seed: int, scale: int, progress: Callable[[int, int], None] | None, processes: int
+) -> dict[str, FileSum]:
     sinks: dict[str, _Sink] = {}
     try:
         for name, columns in TABLES.items():
             sinks[name] = _Sink(folder / name, columns)
-        for block in range(scale):
-            for name, rows in _block(kinds, seed, block).by_file():
-                sinks[name].add(rows)
+        for done, block in enumerate(_written_blocks(seed, scale, processes), 1):
+            for name, (content, rows) in block.items():
+                sinks[name].add(content, rows)
             if progress:
-                progress(block + 1, scale)
+                progress(done, scale)
     finally:
         for sink in sinks.values():
             sink.__exit__(None, None, None)
@@ -805,12 +883,14 @@ def generate(
     scale: int = 1,
     force: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    processes: int = 1,
 ) -> bool:
     """Write the dataset and its manifest to `out`; False when `out` held exactly these files already.
 
     `scale` x 1,200 accounts; `seed` is any whole number from 0. The files are made in a folder beside `out` and moved
     over when all are complete, so that a stopped run leaves `out` as it was. `progress(done, total)` is called after
-    each block.
+    each block. With more `processes` the blocks of a large scale are made side by side; the program that asks for it
+    must be importable, as `multiprocessing` has it.
     Raises `ConfigError` for a seed or scale out of range, when `out` holds other data and `force` is not given (nothing
     is changed then), and when the disk refuses.
     """
@@ -826,7 +906,7 @@ def generate(
         out.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
         try:
-            sums = _write_all(work, seed, scale, progress)
+            sums = _write_all(work, seed, scale, progress, processes)
             write_manifest(work, Manifest(seed, scale, REFERENCE_DATE.isoformat(), sums))
             differing = [name for name in (*TABLES, MANIFEST) if not _same(out / name, work / name)]
             present = [name for name in differing if (out / name).exists()]

@@ -23,14 +23,16 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import filecmp
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TextIO, TypeVar, overload
 
 from .dataset import (
     REFERENCE_DATE,
@@ -39,6 +41,7 @@ from .dataset import (
     parse_date,
     parse_number,
     parse_whole,
+    read_places,
     read_rows,
     require_folder,
 )
@@ -176,7 +179,7 @@ class DerivedGoldens:
     r1: list[dict[str, str]]
     r2: list[dict[str, str]]
     a1: list[dict[str, str]]
-    accounts: list[dict[str, str]]
+    accounts: Sequence[dict[str, str]]
     r1_cut: Cut | None
     r2_cut: Cut | None
     warnings: tuple[str, ...]
@@ -204,6 +207,34 @@ class _Account:
     previous: int = 0
 
 
+class _AccountRows(Sequence[dict[str, str]]):
+    """The rows of accounts.csv, made when they are asked for: a million of them would take gigabytes."""
+
+    def __init__(self, accounts: Sequence[_Account]) -> None:
+        self._accounts = accounts
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    @overload
+    def __getitem__(self, place: int) -> dict[str, str]: ...
+    @overload
+    def __getitem__(self, place: slice) -> _AccountRows: ...
+    def __getitem__(self, place: int | slice) -> dict[str, str] | _AccountRows:
+        return _AccountRows(self._accounts[place]) if isinstance(place, slice) else _row(self._accounts[place])
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        return map(_row, self._accounts)
+
+    def values(self) -> Iterator[tuple[str, ...]]:
+        return map(_values, self._accounts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def derive(folder: Path) -> DerivedGoldens:
     """The goldens of any dataset of the schema, also of a partial one (see the module's text for what that means).
 
@@ -212,33 +243,93 @@ def derive(folder: Path) -> DerivedGoldens:
     """
     require_folder(folder)
     warnings: list[str] = []
-    accounts = _read_accounts(folder)
-    if repeated := len(accounts) - len({account.name for account in accounts.values()}):
-        warnings.append(
-            f"{folder / 'crm_accounts.csv'}: {repeated} names occur twice; both accounts share their tickets"
-        )
-    by_sk = _read_warehouse(folder, accounts, warnings)
-    if _exists(folder, "warehouse_telemetry_events.csv", "every account has 0 sessions", warnings):
-        _read_telemetry(folder, by_sk)
-    if _exists(folder, "itsm_incidents.csv", "no account has an urgent ticket", warnings):
-        _read_incidents(folder, accounts.values())
+    with ThreadPoolExecutor(1) as pool:
+        # DuckDB sums the large files up while the accounts are read here
+        sums = _LargeSums(folder, pool)
+        accounts = _read_accounts(folder)
+        if repeated := len(accounts) - len({account.name for account in accounts.values()}):
+            warnings.append(
+                f"{folder / 'crm_accounts.csv'}: {repeated} names occur twice; both accounts share their tickets"
+            )
+        by_sk = _read_warehouse(folder, accounts, warnings)
+        if _exists(folder, _TELEMETRY, "every account has 0 sessions", warnings) and not sums.sessions(by_sk):
+            _read_telemetry(folder, by_sk)
+        if _exists(folder, _INCIDENTS, "no account has an urgent ticket", warnings):
+            urgent = sums.urgent()
+            urgent = _read_incidents(folder) if urgent is None else urgent
+            for account in accounts.values():
+                account.urgent = urgent.get(account.name, 0)
 
-    rows = [_row(account) for account in accounts.values()]
-    poor = sorted(
-        (r for r in rows if r["Priority"] == "High" and r["Health_Status"] in _POOR),
-        key=lambda r: (int(r["Health_Score_100"]), r["AccountName"]),
-    )
-    declining = [r for r in poor if r["Usage_Trend"] == "DECLINING"]
-    to_review = [r for r in poor if r["Health_Status"] == "CRITICAL" and r["Review_Eligible"] == ELIGIBLE]
+    scored = [(_score(account), account.name, account) for account in accounts.values() if account.priority == "High"]
+    poor = sorted((s for s in scored if health_status(s[0]) in _POOR), key=lambda s: s[:2])
+    declining = [s for s in poor if trend(s[2].current, s[2].previous) == "DECLINING"]
+    critical = sorted((s for s in poor if health_status(s[0]) == "CRITICAL"), key=lambda s: s[1])
+    to_review = (row for row in (_row(s[2]) for s in critical) if row["Review_Eligible"] == ELIGIBLE)
     return DerivedGoldens(
-        r1=[_project(_blank_unless_critical(r), "r1") for r in poor[:MAX_ROWS]],
-        r2=[_project(r, "r2") for r in declining[:MAX_ROWS]],
-        a1=[_project(r, "a1") for r in sorted(to_review, key=lambda r: r["AccountName"])],
-        accounts=rows,
+        r1=[_project(_blank_unless_critical(_row(s[2])), "r1") for s in poor[:MAX_ROWS]],
+        r2=[_project(_row(s[2]), "r2") for s in declining[:MAX_ROWS]],
+        a1=[_project(row, "a1") for row in to_review],
+        accounts=_AccountRows(list(accounts.values())),
         r1_cut=_cut(poor),
         r2_cut=_cut(declining),
         warnings=tuple(warnings),
     )
+
+
+_TELEMETRY, _INCIDENTS = "warehouse_telemetry_events.csv", "itsm_incidents.csv"
+_TELEMETRY_COLUMNS = ("ACCOUNT_SK", "SESSION_COUNT", "EVENT_TIMESTAMP")
+_INCIDENT_COLUMNS = ("company_name", "state", "priority")
+_URGENT = ("Critical", "High")
+#: A file above this size is worth the import of DuckDB.
+LARGE_BYTES = 32 * 1024 * 1024
+
+
+class _LargeSums:
+    """What `large_files` makes of the files that are large, in a thread. Nothing for a file that is not plain."""
+
+    def __init__(self, folder: Path, pool: ThreadPoolExecutor) -> None:
+        self._sessions = self._urgent = None
+        if _is_large(folder / _TELEMETRY):
+            self._sessions = pool.submit(_sum_sessions, folder)
+        if _is_large(folder / _INCIDENTS):
+            self._urgent = pool.submit(_count_urgent, folder)
+
+    def sessions(self, by_sk: Mapping[str, _Account]) -> bool:
+        """Fill in the sessions; False, and nothing is filled in, when the file has to be read here."""
+        sums = self._sessions.result() if self._sessions is not None else None
+        if sums is None or any(bad and sk in by_sk for sk, _, _, bad in sums):
+            return False
+        for sk, current, previous, _ in sums:
+            if (account := by_sk.get(sk)) is not None:
+                account.current, account.previous = current, previous
+        return True
+
+    def urgent(self) -> Mapping[str, int] | None:
+        return self._urgent.result() if self._urgent is not None else None
+
+
+def _is_large(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > LARGE_BYTES
+
+
+def _sum_sessions(folder: Path) -> list[tuple[str, int, int, int]] | None:
+    from .large_files import NotPlain, session_sums
+
+    try:
+        width, places = read_places(folder, _TELEMETRY, _TELEMETRY_COLUMNS)
+        return session_sums(folder / _TELEMETRY, width, places, CURRENT_WINDOW, PREVIOUS_WINDOW)
+    except (NotPlain, ConfigError):
+        return None
+
+
+def _count_urgent(folder: Path) -> dict[str, int] | None:
+    from .large_files import NotPlain, open_tickets
+
+    try:
+        width, places = read_places(folder, _INCIDENTS, _INCIDENT_COLUMNS)
+        return open_tickets(folder / _INCIDENTS, width, places, _URGENT)
+    except (NotPlain, ConfigError):
+        return None
 
 
 def _exists(folder: Path, name: str, consequence: str, warnings: list[str]) -> bool:
@@ -260,6 +351,7 @@ def _read_accounts(folder: Path) -> dict[str, _Account]:
         "AnnualContractValue__c",
     )
     accounts: dict[str, _Account] = {}
+    days_to: dict[str, int | None] = {}  # by the text: a million accounts have a few hundred dates
     for line, (key, title, priority, sla, end, value) in read_rows(folder, name, columns):
         if not key or not title:
             raise ConfigError(f"{path}: line {line}: column {'Name' if key else 'Id'} is blank; fill it in")
@@ -267,10 +359,11 @@ def _read_accounts(folder: Path) -> dict[str, _Account]:
             raise ConfigError(f"{path}: line {line}: Id {key!r} occurs twice; keep one of the rows")
         if sla not in SLA_BONUS:
             raise bad_value(path, line, "SLA__c", sla, f"one of {', '.join(SLA_BONUS)}")
-        end_date = _parse(parse_date, path, name, line, "ContractEndDate__c", end) if end else None
+        if end not in days_to:
+            end_date = _parse(parse_date, path, name, line, "ContractEndDate__c", end) if end else None
+            days_to[end] = None if end_date is None else (end_date - REFERENCE_DATE).days
         contract_value = _parse(parse_number, path, name, line, "AnnualContractValue__c", value) if value else None
-        days = None if end_date is None else (end_date - REFERENCE_DATE).days
-        accounts[key] = _Account(title, priority, sla, days, contract_value)
+        accounts[key] = _Account(title, priority, sla, days_to[end], contract_value)
     return accounts
 
 
@@ -297,10 +390,10 @@ def _read_warehouse(folder: Path, accounts: dict[str, _Account], warnings: list[
 
 
 def _read_telemetry(folder: Path, by_sk: Mapping[str, _Account]) -> None:
-    name = "warehouse_telemetry_events.csv"
+    name = _TELEMETRY
     path = folder / name
     first, last = PREVIOUS_WINDOW[0], CURRENT_WINDOW[1]
-    for line, (sk, sessions, when) in read_rows(folder, name, ("ACCOUNT_SK", "SESSION_COUNT", "EVENT_TIMESTAMP")):
+    for line, (sk, sessions, when) in read_rows(folder, name, _TELEMETRY_COLUMNS):
         account = by_sk.get(sk)
         if account is None:
             continue
@@ -314,13 +407,13 @@ def _read_telemetry(folder: Path, by_sk: Mapping[str, _Account]) -> None:
             account.previous += count
 
 
-def _read_incidents(folder: Path, accounts: Iterable[_Account]) -> None:
+def _read_incidents(folder: Path) -> Mapping[str, int]:
+    """company_name -> its open urgent tickets."""
     urgent: dict[str, int] = {}
-    for _, (company, state, priority) in read_rows(folder, "itsm_incidents.csv", ("company_name", "state", "priority")):
-        if state == "Open" and priority in ("Critical", "High"):
+    for _, (company, state, priority) in read_rows(folder, _INCIDENTS, _INCIDENT_COLUMNS):
+        if state == "Open" and priority in _URGENT:
             urgent[company] = urgent.get(company, 0) + 1
-    for account in accounts:
-        account.urgent = urgent.get(account.name, 0)
+    return urgent
 
 
 def _parse(parser: Callable[[str], _T], path: Path, name: str, line: int, column: str, text: str) -> _T:
@@ -330,10 +423,15 @@ def _parse(parser: Callable[[str], _T], path: Path, name: str, line: int, column
         raise kind_error(path, name, line, column, text) from None
 
 
-def _row(account: _Account) -> dict[str, str]:
-    score = health_score(account.sla, account.jobs, account.days, account.urgent)
+def _score(account: _Account) -> int:
+    return health_score(account.sla, account.jobs, account.days, account.urgent)
+
+
+def _values(account: _Account) -> tuple[str, ...]:
+    """One row of accounts.csv."""
+    score = _score(account)
     eligible, reason = eligibility(account.days, account.contract_value, account.urgent)
-    values = (
+    return (
         account.name,
         account.priority,
         account.sla,
@@ -348,7 +446,10 @@ def _row(account: _Account) -> dict[str, str]:
         str(account.previous),
         trend(account.current, account.previous),
     )
-    return dict(zip(ACCOUNTS_COLUMNS, values, strict=True))
+
+
+def _row(account: _Account) -> dict[str, str]:
+    return dict(zip(ACCOUNTS_COLUMNS, _values(account), strict=True))
 
 
 def _blank_unless_critical(row: dict[str, str]) -> dict[str, str]:
@@ -361,15 +462,15 @@ def _project(row: Mapping[str, str], task: str) -> dict[str, str]:
     return {column: row[column] for column in COLUMNS[task]}
 
 
-def _cut(ordered: Sequence[Mapping[str, str]]) -> Cut | None:
+def _cut(ordered: Sequence[tuple[int, str, _Account]]) -> Cut | None:
+    """`ordered` holds (score, name, account)."""
     if not ordered:
         return None
-    score = ordered[:MAX_ROWS][-1]["Health_Score_100"]
+    score = ordered[:MAX_ROWS][-1][0]
     inside, beyond = (
-        tuple(r["AccountName"] for r in part if r["Health_Score_100"] == score)
-        for part in (ordered[:MAX_ROWS], ordered[MAX_ROWS:])
+        tuple(name for found, name, _ in part if found == score) for part in (ordered[:MAX_ROWS], ordered[MAX_ROWS:])
     )
-    return Cut(int(score), inside, beyond)
+    return Cut(score, inside, beyond)
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -378,10 +479,17 @@ def _cut(ordered: Sequence[Mapping[str, str]]) -> Cut | None:
 def to_csv(rows: Iterable[Mapping[str, str]], columns: Sequence[str]) -> bytes:
     """The bytes of a golden file: UTF-8, LF, quoted only where a value needs it."""
     out = io.StringIO()
+    _write_csv(out, rows, columns)
+    return out.getvalue().encode()
+
+
+def _write_csv(out: TextIO, rows: Iterable[Mapping[str, str]], columns: Sequence[str]) -> None:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([row[c] for c in columns] for row in rows)
-    return out.getvalue().encode()
+    if isinstance(rows, _AccountRows) and columns is ACCOUNTS_COLUMNS:
+        writer.writerows(rows.values())
+    else:
+        writer.writerows([row[c] for c in columns] for row in rows)
 
 
 def read_golden(path: Path, task: str, *, allow_empty: bool = False) -> list[dict[str, str]]:
@@ -477,18 +585,21 @@ def write(derived: DerivedGoldens, out: Path) -> list[Path]:
     """
     if _is_project_goldens(out):
         check_frozen(derived, out / "r1.csv")
-    tables = {f"{task}.csv": to_csv(derived.rows(task), COLUMNS[task]) for task in COLUMNS}
-    tables["accounts.csv"] = to_csv(derived.accounts, ACCOUNTS_COLUMNS)
+    tables: dict[str, tuple[Iterable[Mapping[str, str]], Sequence[str]]] = {
+        f"{task}.csv": (derived.rows(task), columns) for task, columns in COLUMNS.items()
+    }
+    tables["accounts.csv"] = (derived.accounts, ACCOUNTS_COLUMNS)
     changed = []
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, content in tables.items():
+        for name, (rows, columns) in tables.items():
             path = out / name
-            if path.is_file() and path.read_bytes() == content:
-                continue
             part = out / f".{name}.{os.getpid()}.part"
             try:
-                part.write_bytes(content)
+                with part.open("w", encoding="utf-8", newline="") as handle:
+                    _write_csv(handle, rows, columns)
+                if path.is_file() and filecmp.cmp(part, path, shallow=False):
+                    continue
                 part.replace(path)
             finally:
                 part.unlink(missing_ok=True)

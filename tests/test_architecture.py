@@ -23,7 +23,7 @@ LAYERS = (
      "systems", "loading", "load_lock"),
     ("store", "budget", "estimate", "holds", "fingerprint", "timing", "machine_lock", "aggregate", "summary", "effects",
      "gates", "adoption", "generate"),
-    ("goldens", "dataset", "entries", "plan", "config", "scoring", "pricing"),
+    ("goldens", "large_files", "dataset", "entries", "plan", "config", "scoring", "pricing"),
     ("agent.types", "models", "usage", "records", "columns", "layout", "redaction", "errors", "agent"),
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -46,7 +47,14 @@ def _generate(args: argparse.Namespace) -> int:
     def progress(done: int, total: int) -> None:
         print(f"\r{done} of {total} blocks", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
-    changed = generate(out, seed=args.seed, scale=args.scale, force=args.force, progress=progress if show else None)
+    changed = generate(
+        out,
+        seed=args.seed,
+        scale=args.scale,
+        force=args.force,
+        progress=progress if show else None,
+        processes=os.cpu_count() or 1,
+    )
     rows = {name: s.rows for name, s in read_manifest(out).files.items()}
     print(f"{out}: {'written' if changed else 'already as generated'}")
     for name, count in rows.items():

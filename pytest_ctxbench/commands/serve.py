@@ -138,6 +138,7 @@ async def _serve(
         _watch_input(lambda: loop.call_soon_threadsafe(stop.set))
     from pytest_ctxbench.local.server import ServerSettings, create_app
     from pytest_ctxbench.local.supervisor import EngineSettings
+    from pytest_ctxbench.local.template_cache import cache_root
     from pytest_ctxbench.local.tools import ResultLimits
 
     logging.basicConfig(level=logging.WARNING, format="ctxbench serve: %(message)s")
@@ -149,6 +150,7 @@ async def _serve(
         password=password,
         control_token=control,
         isolate_reads=args.isolate_reads,
+        cache=cache_root(os.environ),
         engine=EngineSettings(memory_mb=args.memory, statement_timeout_s=args.statement_timeout),
         results=ResultLimits(max_rows=args.max_rows),
     )
@@ -160,11 +162,16 @@ async def _serve(
         with contextlib.suppress(asyncio.CancelledError):
             await starting
         return 0
-    app, close = await starting
+    endpoint = await starting
+    opened = asyncio.ensure_future(endpoint.opened())
+    opened.add_done_callback(lambda done: stop.set() if done.cancelled() or done.exception() else None)
     try:
-        await _run_server(app, listener, stop, lambda: _announce(args, listener, password, made_up))
+        await _run_server(endpoint.app, listener, stop, lambda: _announce(args, listener, password, made_up))
     finally:
-        await close()
+        await endpoint.close()
+    if opened.done() and not opened.cancelled() and (error := opened.exception()) is not None:
+        raise error
+    opened.cancel()
     return 0
 
 

@@ -17,7 +17,10 @@ __all__ = ["ChildProcess", "DidNotStart", "Spawned", "start_child"]
 
 _STOP_TIMEOUT_S = 10.0
 #: All that a child gets of the environment: no key, no token.
-_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "VIRTUAL_ENV", "PYTHONHOME")
+_ENVIRONMENT = (
+    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "VIRTUAL_ENV", "PYTHONHOME",
+    "CTXBENCH_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA",
+)  # fmt: skip
 
 Spawned = Callable[["ChildProcess"], object]
 

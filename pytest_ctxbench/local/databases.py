@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import csv
-import hashlib
 import json
+import os
 import secrets
 import shutil
 import stat
 import sys
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,9 @@ from pytest_ctxbench.dataset import REQUIRED, read_rows, require_folder, validat
 from pytest_ctxbench.dataset import TABLES as FILES
 from pytest_ctxbench.errors import ConfigError, CtxbenchError
 
-from .schema import Table, database_files, tables_for
+from .schema import CATALOGS, Table, database_files, tables_for
 from .supervisor import EngineFailure, EngineProcess, EngineSettings, scrubbed_environment
+from .template_cache import SHARE_ABOVE_BYTES, TemplateCache, file_state, sha256_of
 
 __all__ = ["Databases", "DatabasesError"]
 
@@ -28,32 +32,63 @@ class DatabasesError(CtxbenchError):
     """The databases cannot be served or replaced; the server cannot help itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Seal:
+    """A database file as it was when it was made."""
+
+    state: tuple[int, ...]
+    sha256: str
+    size: int
+
+
 class Databases:
     """Owns the folders and processes below `home`, which must exist and be private.
 
     Without `data` the tables have every column of the schema and no row. With `isolate_reads`, `run(pristine=True)` is
-    answered from the template, by a process that has it open read only.
+    answered from the template, by a process that has it open read only. `cache` keeps what was loaded for others.
+
+    Each `fresh` takes a work copy that was made ready before, where there has been time for it. Databases of more than
+    `share_above` bytes are not copied for each: every work copy is a link to one file that is never written to, since
+    the engine leaves all writes in the log beside its link (`engine.Engine`).
     """
 
-    def __init__(self, data: Path | None, home: Path, settings: EngineSettings, *, isolate_reads: bool) -> None:
+    def __init__(
+        self,
+        data: Path | None,
+        home: Path,
+        settings: EngineSettings,
+        *,
+        isolate_reads: bool,
+        cache: TemplateCache | None = None,
+        share_above: int = SHARE_ABOVE_BYTES,
+    ) -> None:
         self._data = data
         self._home = home
+        self._cache = cache
+        self._share_above = share_above
         self._template = home / "template"
+        self._base: Path | None = None
+        self._base_state: tuple[tuple[int, ...], ...] = ()
         self._work = EngineProcess(settings, home / "work-engine", name="work", read_only=False)
         self._read = (
             EngineProcess(settings, home / "read-engine", name="read", read_only=True) if isolate_reads else None
         )
         self._engines = [e for e in (self._work, self._read) if e is not None]
         self._loader: asyncio.subprocess.Process | None = None
-        self._loading: asyncio.Task[tuple[bytes, bytes]] | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._generation = 0
         self._name = secrets.token_hex(8)
         #: Names what the work database is now, and never names another one; empty while it is being replaced.
         self.instance = ""
+        self._copies = 0
         self._folder: Path | None = None
+        self._spare: Path | None = None
+        self._preparing: asyncio.Task[None] | None = None
         self._replacing = asyncio.Lock()
-        self._replacements: set[asyncio.Task[None]] = set()
-        self._seal: tuple[str, ...] | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        self._seals: dict[str, _Seal] = {}
+        self._rows: dict[str, int] = {}
         self.tables: tuple[Table, ...] = ()
 
     async def launch(self) -> None:
@@ -68,6 +103,24 @@ class Databases:
             headers = _headers(self._data)
         self.tables = tables_for(headers)
         self._template.mkdir(mode=0o700)
+        self._loading = asyncio.create_task(self._make_template(headers))
+        await asyncio.gather(*(engine.start() for engine in self._engines))
+
+    async def _make_template(self, headers: Mapping[str, Sequence[str]]) -> None:
+        key = await asyncio.to_thread(self._cache.key, self._data) if self._cache is not None else None
+        if self._cache is not None and key is not None:
+            rows = await asyncio.to_thread(self._cache.fetch, key, self._template)
+            if rows is not None:
+                self._rows = rows
+                await asyncio.to_thread(self._seal)
+                return
+        await self._load(headers)
+        await asyncio.to_thread(self._seal)
+        if self._cache is not None and key is not None:
+            sums = {name: seal.sha256 for name, seal in self._seals.items()}
+            self._later(asyncio.to_thread(self._cache.keep, key, self._template, sums, self._rows))
+
+    async def _load(self, headers: Mapping[str, Sequence[str]]) -> None:
         self._loader = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
@@ -80,15 +133,11 @@ class Databases:
             start_new_session=True,
         )
         order = {"data": self._data and str(self._data.resolve()), "folder": str(self._template), "headers": headers}
-        self._loading = asyncio.create_task(self._loader.communicate(json.dumps(order).encode()))
-        await asyncio.gather(*(engine.start() for engine in self._engines))
-
-    async def ready(self) -> None:
-        """Wait until everything is open. Raises `ConfigError` for a dataset that cannot be used."""
-        assert self._loading is not None
-        output, complaints = await self._loading
+        output, complaints = await self._loader.communicate(json.dumps(order).encode())
         try:
-            problem = json.loads(output).get("error")
+            answer = json.loads(output)
+            problem = answer.get("error")
+            self._rows = answer.get("rows", {})
         except ValueError:
             problem = (complaints.decode(errors="replace").strip().splitlines() or ["the loader died"])[-1]
         if problem:
@@ -96,16 +145,54 @@ class Databases:
                 raise DatabasesError(f"the empty tables cannot be made: {_one_line(problem)}")
             await asyncio.to_thread(validate, self._data)  # says where it is wrong
             raise ConfigError(f"the dataset in {self._data} cannot be loaded: {_one_line(problem)}")
-        for path in database_files(self._template).values():
-            path.chmod(stat.S_IRUSR)
-        self._seal = await asyncio.to_thread(_sealed, self._template)
-        opened = [self.fresh()]
+
+    def _seal(self) -> None:
+        try:
+            with ThreadPoolExecutor(len(CATALOGS)) as pool:
+                paths = list(database_files(self._template).values())
+                for path in paths:
+                    path.chmod(stat.S_IRUSR)
+                self._seals = dict(zip((p.name for p in paths), pool.map(_sealed, paths), strict=True))
+        except OSError as error:
+            raise DatabasesError(f"the template database cannot be read: {error.strerror}") from None
+
+    async def ready(self) -> None:
+        """Wait until the data is there, whole; the processes then go on to open it, and statements wait for that.
+
+        Raises `ConfigError` for a dataset that cannot be used.
+        """
+        assert self._loading is not None
+        await self._loading
+        self._opening = asyncio.create_task(self._open())
+        self._opening.add_done_callback(_seen)
+
+    async def opened(self) -> None:
+        """Wait until every process has its databases open. Raises `DatabasesError`."""
+        assert self._opening is not None
+        await asyncio.shield(self._opening)
+
+    async def _open(self) -> None:
+        opened = [self._replace()]
         if self._read is not None:
             opened.append(self._read.open(self._template))
         try:
             await asyncio.gather(*opened)
+            await self._compare_rows()
         except EngineFailure as error:
             raise DatabasesError(f"the SQL engine cannot open its databases: {_one_line(error)}") from None
+
+    async def _compare_rows(self) -> None:
+        """The tables hold as many rows as were loaded. Raises `DatabasesError`, `EngineFailure`."""
+        counts = ", ".join(f"(SELECT COUNT(*) FROM {t.shown})" for t in self.tables)  # noqa: S608 - our own names
+        order = {"sql": f"SELECT {counts}", "allowed": ["select"], "max_rows": 1, "max_bytes": 10_000}
+        for engine in self._engines:
+            found = (await engine.run(dict(order)))["rows"][0]
+            for table, rows in zip(self.tables, found, strict=True):
+                if rows != self._rows.get(table.shown):
+                    raise DatabasesError(
+                        f"{table.shown} holds {rows} rows where {self._rows.get(table.shown)} were loaded; restart the "
+                        "endpoint with CTXBENCH_CACHE=off"
+                    )
 
     async def fresh(self) -> None:
         """Put a new copy of the template in place of the work database. Raises `DatabasesError`.
@@ -113,45 +200,98 @@ class Databases:
         Statements in flight are stopped; nothing that was written before is left. Once begun, it is finished, also
         when the caller is gone.
         """
-        replacing = asyncio.create_task(self._fresh())
-        self._replacements.add(replacing)
-        replacing.add_done_callback(self._replacements.discard)
-        await asyncio.shield(replacing)
+        await self.opened()
+        await asyncio.shield(self._later(self._replace()))
 
-    async def _fresh(self) -> None:
+    async def _replace(self) -> None:
         async with self._replacing:
-            self._generation += 1
             self.instance = ""
-            folder = self._home / f"work-{self._generation}"
-            await asyncio.to_thread(self._copy, folder)
+            if self._preparing is not None:
+                await asyncio.wait({self._preparing})
+            folder, self._spare = self._spare, None
+            if folder is None or not await asyncio.to_thread(self._unchanged):
+                folder = await asyncio.to_thread(self._copy)
             try:
                 await self._work.open(folder)
             except EngineFailure as error:
                 raise DatabasesError(f"the database cannot be replaced: {_one_line(error)}") from None
+            self._generation += 1
             self.instance = f"{self._name}-{self._generation}"
             old, self._folder = self._folder, folder
-            if old is not None:
-                await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+            self._preparing = asyncio.create_task(self._prepare(old))
+            self._preparing.add_done_callback(_seen)
 
-    def _copy(self, folder: Path) -> None:
-        if _sealed(self._template) != self._seal:
-            raise DatabasesError("the template database has changed since it was made; restart the endpoint")
+    async def _prepare(self, old: Path | None) -> None:
+        """Make the next work copy ready. What goes wrong here comes up again, and is said, when it is needed."""
+        if old is not None:
+            await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+        with contextlib.suppress(DatabasesError, EngineFailure):
+            folder = await asyncio.to_thread(self._copy)
+            await self._work.prepare(folder)
+            self._spare = folder
+
+    def _unchanged(self) -> bool:
+        """Whether the template and the shared base are still what they were. Raises `DatabasesError`."""
         try:
-            folder.mkdir(mode=0o700)
             for path in database_files(self._template).values():
-                copied = folder / path.name
-                shutil.copyfile(path, copied)
-                copied.chmod(stat.S_IRUSR | stat.S_IWUSR)
+                seal = self._seals[path.name]
+                if (state := file_state(path)) != seal.state:
+                    if sha256_of(path) != seal.sha256:
+                        raise DatabasesError(_CHANGED)
+                    self._seals[path.name] = replace(seal, state=state)
+        except OSError as error:
+            raise DatabasesError(_unreadable(error)) from None
+        return self._base is None or _content_states(self._base) == self._base_state
+
+    def _copy(self) -> Path:
+        """A new folder with the databases of the template, whose sums are checked. Raises `DatabasesError`."""
+        self._copies += 1
+        folder = self._home / f"work-{self._copies}"
+        try:
+            if sum(seal.size for seal in self._seals.values()) <= self._share_above:
+                self._copy_files(folder)
+                return folder
+            if not self._unchanged() or self._base is None:
+                base = self._home / f"base-{self._copies}"
+                self._copy_files(base)
+                old, self._base = self._base, base
+                self._base_state = _content_states(base)
+                if old is not None:
+                    shutil.rmtree(old, ignore_errors=True)
+            folder.mkdir(mode=0o700)
+            for path in database_files(self._base).values():
+                os.link(path, folder / path.name)
         except OSError as error:
             raise DatabasesError(f"the database cannot be copied: {error.strerror}") from None
+        return folder
+
+    def _copy_files(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700)
+        for path in database_files(self._template).values():
+            try:
+                found = sha256_of(path, folder / path.name)
+            except FileNotFoundError as error:
+                raise DatabasesError(_unreadable(error)) from None
+            if found != self._seals[path.name].sha256:
+                raise DatabasesError(_CHANGED)
+
+    def _later(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task that is kept until it is done."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        task.add_done_callback(_seen)
+        return task
 
     async def run(self, order: dict[str, Any], *, pristine: bool) -> dict[str, Any]:
         """One statement (see `engine.Engine.run`). Raises `EngineFailure`."""
+        await self._wait_opened()
         engine = self._read if pristine and self._read is not None else self._work
         return await engine.run(order)
 
     async def health(self) -> dict[str, Any]:
         """One trivial statement in each process. Raises `EngineFailure`."""
+        await self._wait_opened()
         order = {"sql": "SELECT 1", "allowed": ["select"], "max_rows": 1, "max_bytes": 1_000}
         engines = {"work": self._work} | ({"read": self._read} if self._read is not None else {})
         await asyncio.gather(*(engine.run(dict(order)) for engine in engines.values()))
@@ -161,14 +301,23 @@ class Databases:
             "engines": {name: {"pid": e.pid, "restarts": e.restarts} for name, e in engines.items()},
         }
 
+    async def _wait_opened(self) -> None:
+        if self._opening is not None and self._opening.done() and self._opening.exception() is None:
+            return
+        try:
+            await self.opened()
+        except DatabasesError as error:
+            raise EngineFailure(str(error), "engine") from None
+
     async def close(self) -> None:
         """End every process."""
         if self._loader is not None and self._loader.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._loader.kill()
-        if self._loading is not None:
-            await asyncio.wait({self._loading})
         await asyncio.gather(*(e.close() for e in self._engines))
+        tasks = {t for t in (self._loading, self._opening, self._preparing) if t is not None} | self._background
+        if tasks:
+            await asyncio.wait(tasks)
 
 
 def _headers(data: Path) -> dict[str, list[str]]:
@@ -181,11 +330,27 @@ def _headers(data: Path) -> dict[str, list[str]]:
     return headers
 
 
-def _sealed(folder: Path) -> tuple[str, ...]:
-    try:
-        return tuple(hashlib.sha256(p.read_bytes()).hexdigest() for p in database_files(folder).values())
-    except OSError as error:
-        raise DatabasesError(f"the template database cannot be read: {error.strerror}; restart the endpoint") from None
+_CHANGED = "the template database has changed since it was made; restart the endpoint"
+
+
+def _unreadable(error: OSError) -> str:
+    return f"the template database cannot be read: {error.strerror}; restart the endpoint"
+
+
+def _sealed(path: Path) -> _Seal:
+    state = file_state(path)
+    return _Seal(state, sha256_of(path), path.stat().st_size)
+
+
+def _content_states(folder: Path) -> tuple[tuple[int, ...], ...]:
+    """Like `file_state` without what a new link changes. Raises OSError."""
+    return tuple(file_state(path)[:3] for path in database_files(folder).values())
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Who waits for the task gets its error; when nobody does, it is no news for the log."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _one_line(error: object) -> str:

@@ -78,6 +78,15 @@ _CONFIG = {
     "temp_directory": "",
 }
 
+#: For database files that other folders have too, as links: everything that is written stays in the log file beside
+#: the link, so the file itself never changes.
+_SHARED = {
+    "checkpoint_threshold": "1TB",
+    "auto_checkpoint_skip_wal_threshold": str(1 << 40),
+    "checkpoint_on_detach": "DISABLED",
+    "enable_optimistic_write": "false",
+}
+
 #: Set after attaching, then locked, then read back: (setting, value as DuckDB shows it).
 _LOCKED = (
     ("TimeZone", "UTC"),
@@ -120,6 +129,15 @@ class Running:
                 cursor.interrupt()
 
 
+@dataclass(frozen=True, slots=True)
+class _Spare:
+    """Databases that are ready to be opened."""
+
+    folder: Path
+    read_only: bool
+    connection: duckdb.DuckDBPyConnection
+
+
 class Engine:
     """One open set of databases. Thread-safe: `run` may be called from many threads at once."""
 
@@ -132,23 +150,49 @@ class Engine:
         self._tables: tuple[Table, ...] = ()
         self._read_only = True
         self._write = threading.Lock()
+        self._spare: _Spare | None = None
+        self._spare_lock = threading.Lock()
 
     # -- opening
 
+    def prepare(self, folder: Path, *, read_only: bool) -> None:
+        """Have the databases of `folder` ready beside those that are open, so that `open` of it takes no time.
+
+        Raises `EngineError`; what is open is left alone.
+        """
+        spare = _Spare(folder, read_only, self._opened(folder, read_only))
+        with self._spare_lock:
+            unused, self._spare = self._spare, spare
+        if unused is not None:
+            unused.connection.close()
+
     def open(self, folder: Path, *, read_only: bool) -> None:
         """Close what is open and open the databases of `folder`, the same tables each time. Raises `EngineError`."""
+        with self._spare_lock:
+            spare, self._spare = self._spare, None
+        if spare is not None and (spare.folder, spare.read_only) != (folder, read_only):
+            spare.connection.close()
+            spare = None
+        self.close()
+        self._connection = spare.connection if spare is not None else self._opened(folder, read_only)
+        self._read_only = read_only
+
+    def _opened(self, folder: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
         import duckdb
 
-        self.close()
         config: dict[str, str | bool | int | float | list[str]] = {
             **_CONFIG,
             "memory_limit": f"{self._limits.memory_mb}MB",
             "threads": str(self._limits.threads),
             "max_execution_time": str(int(self._limits.statement_timeout_s * 1000)),
         }
-        connection = duckdb.connect(":memory:", config=config)
+        files = database_files(folder)
+        shared = not read_only and any(path.stat().st_nlink > 1 for path in files.values() if path.exists())
+        connection = duckdb.connect(":memory:", config=config | (_SHARED if shared else {}))
         try:
-            for catalog, path in database_files(folder).items():
+            if shared:
+                connection.execute("PRAGMA disable_checkpoint_on_shutdown")
+            for catalog, path in files.items():
                 mode = " (READ_ONLY)" if read_only else ""
                 connection.execute(f"ATTACH '{sql_path(path)}' AS \"{catalog}\"{mode}")
             if self._translator is None:  # every folder is a copy of one template
@@ -162,8 +206,7 @@ class Engine:
         except BaseException:
             connection.close()
             raise
-        self._connection = connection
-        self._read_only = read_only
+        return connection
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -180,9 +223,10 @@ class Engine:
         """Translate and run one statement.
 
         `order`: sql, allowed (list of select, insert, delete), catalog, schema, parameters, schema_only, max_rows,
-        max_bytes, truncate. Gives {kind, columns: [{name, type}], rows, more, affected}. With batch, a list of sets of
-        parameters, the write is run once for each of them, all or none: {kind, each: [affected]}. `committing` is
-        called right before a write becomes permanent. Raises `EngineError`.
+        max_bytes, truncate, as_text. Gives {kind, columns: [{name, type}], rows, count, more, affected}. With as_text,
+        `rows` is the list as JSON text, to be passed on as it is: nothing on its way has to read it. With batch, a list
+        of sets of parameters, the write is run once for each of them, all or none: {kind, each: [affected]}.
+        `committing` is called right before a write becomes permanent. Raises `EngineError`.
         """
         connection, translator = self._connection, self._translator
         if connection is None or translator is None:
@@ -205,7 +249,7 @@ class Engine:
                     raise EngineError(*_why(running.stopped, self._limits))
                 if statement.kind == "select":
                     return self._read(cursor, statement, order)
-                return self._change(cursor, statement, committing)
+                return self._change(cursor, statement, order, committing)
             finally:
                 running.cursor = None
                 cursor.close()
@@ -235,8 +279,15 @@ class Engine:
                         f"column {column['name']} has a time zone, which is not supported; CAST it to TIMESTAMP or DATE"
                     )
             if order.get("schema_only"):
-                return {"kind": "select", "columns": columns, "rows": [], "more": False, "affected": -1}
-            rows, more = _fetch(cursor, int(order["max_rows"]), int(order["max_bytes"]))
+                return {
+                    "kind": "select",
+                    "columns": columns,
+                    "rows": _none(order),
+                    "count": 0,
+                    "more": False,
+                    "affected": -1,
+                }
+            text, count, more = _fetch(cursor, int(order["max_rows"]), int(order["max_bytes"]))
         finally:
             cursor.execute("ROLLBACK")
         if more and not order.get("truncate"):
@@ -245,10 +296,15 @@ class Engine:
                 "ask for fewer rows or columns",
                 "too_large",
             )
-        return {"kind": "select", "columns": columns, "rows": rows, "more": more, "affected": -1}
+        rows = text if order.get("as_text") else json.loads(text)
+        return {"kind": "select", "columns": columns, "rows": rows, "count": count, "more": more, "affected": -1}
 
     def _change(
-        self, cursor: duckdb.DuckDBPyConnection, statement: Statement, committing: Callable[[], None]
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        statement: Statement,
+        order: dict[str, Any],
+        committing: Callable[[], None],
     ) -> dict[str, Any]:
         if self._read_only:
             raise EngineError("this database is read only")
@@ -262,7 +318,8 @@ class Engine:
                 _rollback(cursor)
                 raise
         affected = int(counted[0][0]) if counted and counted[0] else 0
-        return {"kind": statement.kind, "columns": [], "rows": [], "more": False, "affected": affected}
+        shown: dict[str, Any] = {"columns": [], "rows": _none(order), "count": 0, "more": False}
+        return {"kind": statement.kind, **shown, "affected": affected}
 
     def _batch(
         self,
@@ -479,10 +536,10 @@ def _fill_metadata(connection: duckdb.DuckDBPyConnection, tables: Sequence[Table
     }
     for name, (columns, rows) in plain.items():
         connection.execute(f"CREATE TABLE memory.meta.{name} ({columns})")
-        marks = ", ".join("?" for _ in rows[0])
-        flat = [value for row in rows for value in row]
-        values = ", ".join(f"({marks})" for _ in rows)
-        connection.execute(f"INSERT INTO memory.meta.{name} VALUES {values}", flat)  # noqa: S608 - our own names
+        # a list for each column: a mark for each value takes ten times as long
+        lists = ", ".join("unnest(?)" for _ in rows[0])
+        by_column = [list(values) for values in zip(*rows, strict=True)]
+        connection.execute(f"INSERT INTO memory.meta.{name} SELECT {lists}", by_column)
     for macro in _MACROS:
         connection.execute(f"CREATE MACRO memory.main.{macro}")
 
@@ -508,23 +565,47 @@ def _assert_locked(connection: duckdb.DuckDBPyConnection) -> None:
 # --- values ---------------------------------------------------------------------------------------------------------
 
 _BATCH = 500
+#: Names of types whose values hold no others.
+_FLAT = re.compile(r"DECIMAL\(\d+,\s*\d+\)|[^(\[]+")
 
 
-def _fetch(cursor: duckdb.DuckDBPyConnection, max_rows: int, max_bytes: int) -> tuple[list[list[Any]], bool]:
-    """The first rows as JSON values, and whether there are more. The size is that of the rows as compact JSON."""
-    rows: list[list[Any]] = []
-    size = 0
-    while len(rows) <= max_rows:
-        batch = cursor.fetchmany(min(_BATCH, max_rows + 1 - len(rows)))
+def _none(order: dict[str, Any]) -> str | list[Any]:
+    return "[]" if order.get("as_text") else []
+
+
+def _fetch(cursor: duckdb.DuckDBPyConnection, max_rows: int, max_bytes: int) -> tuple[str, int, bool]:
+    """The first rows as a JSON list, how many they are, and whether there are more. The size is that of the rows."""
+    # the encoder knows plain values; in nested ones there may be keys and numbers that are no JSON
+    plain = all(_FLAT.fullmatch(str(d[1])) for d in cursor.description or [])
+    parts: list[str] = []
+    count = size = 0
+    while count <= max_rows:
+        batch = cursor.fetchmany(min(_BATCH, max_rows + 1 - count))
         if not batch:
-            return rows, False
+            return f"[{','.join(parts)}]", count, False
+        text = _plain_json(batch) if plain and count + len(batch) <= max_rows else None
+        added = len(text.encode("utf-8", "replace")) + 1 if text is not None else 0
+        if text is not None and size + added <= max_bytes:
+            parts.append(text)
+            count += len(batch)
+            size += added
+            continue
         for raw in batch:
-            row = [json_value(value) for value in raw]
-            size += len(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")) + 1
-            if size > max_bytes or len(rows) == max_rows:
-                return rows, True
-            rows.append(row)
-    return rows, True
+            text = json.dumps([json_value(value) for value in raw], ensure_ascii=False, separators=(",", ":"))
+            size += len(text.encode("utf-8", "replace")) + 1
+            if size > max_bytes or count == max_rows:
+                return f"[{','.join(parts)}]", count, True
+            parts.append(text)
+            count += 1
+    return f"[{','.join(parts)}]", count, True
+
+
+def _plain_json(rows: list[Any]) -> str | None:
+    """The rows as JSON, without the list's brackets, where `json_value` changes nothing that the encoder knows."""
+    try:
+        return _PLAIN_JSON.encode(rows)[1:-1]
+    except (TypeError, ValueError):  # a key or a number that JSON does not have
+        return None
 
 
 def json_value(value: Any) -> Any:
@@ -536,8 +617,9 @@ def json_value(value: Any) -> Any:
     if isinstance(value, Decimal):
         if not value.is_finite():
             return str(value)
-        if value == value.to_integral_value():
-            return int(value)
+        whole = int(value)
+        if value == whole:
+            return whole
         return float(value) if len(value.as_tuple().digits) <= 15 else format(value, "f")
     if isinstance(value, dt.datetime):
         return value.isoformat(" ")
@@ -550,3 +632,8 @@ def json_value(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(k): json_value(v) for k, v in value.items()}
     return str(value)
+
+
+_PLAIN_JSON = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":"), default=json_value
+)

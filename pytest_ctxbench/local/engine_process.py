@@ -5,7 +5,7 @@ file descriptor 3 or as given. It knows no credentials, no goldens and no path b
 the socket does.
 
 Requests are frames {"id", "op", ...}; each is answered by {"id", "ok": true, ...} or {"id", "ok": false, "code",
-"message"}, in whatever order they finish. Ops: open, run, stop. A write is announced by {"id", "committing":
+"message"}, in whatever order they finish. Ops: open, prepare, run, stop. A write is announced by {"id", "committing":
 true} before it becomes permanent, so that the server knows which writes cannot have happened when the process dies.
 An answer with "worn": true says that this process should be replaced when nothing runs in it.
 """
@@ -24,7 +24,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .engine import Engine, EngineError, EngineLimits, Running
 from .frames import pack, receive_frame
@@ -52,6 +52,9 @@ def _used_mb() -> tuple[float, float]:
     return int(size) * page, int(resident) * page
 
 
+_CLEANUPS = 40
+
+
 def _limit_address_space(megabytes: int) -> None:
     if megabytes <= 0:
         return
@@ -66,9 +69,21 @@ def _limit_address_space(megabytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _leave(home: Path) -> NoReturn:
+    """The server is gone. It ends its engines itself, so it was killed and could not clean up after itself."""
+    if home.name.startswith(HOME_PREFIX):
+        for _ in range(_CLEANUPS):  # the other engine and our own threads may still make files in it
+            shutil.rmtree(home, ignore_errors=True)
+            if not home.exists():
+                break
+            time.sleep(0.05)
+    os._exit(0)  # statements that do not listen must not keep the process
+
+
 class _Service:
     def __init__(self, sock: socket.socket, args: argparse.Namespace) -> None:
         self._sock = sock
+        self._home = Path.cwd().parent  # now: the other engine may be the first to remove it
         self._sending = threading.Lock()
         self._limits = EngineLimits(args.memory_mb, args.statement_timeout, args.threads)
         self._engine = Engine(self._limits)
@@ -77,9 +92,12 @@ class _Service:
         self._running: dict[str, Running] = {}
         self._state = threading.Lock()
         self._stopping = threading.Event()
+        self._due = threading.Condition()
+        self._deadlines: dict[str, float] = {}  # in the order of their beginning
 
     def serve(self) -> None:
         threading.Thread(target=self._repeat_stops, name="stops", daemon=True).start()
+        threading.Thread(target=self._watch_deadlines, name="deadlines", daemon=True).start()
         while (request := receive_frame(self._sock)) is not None:
             if request["op"] == "stop":
                 self._stop(str(request["target"]), str(request["why"]))
@@ -87,13 +105,11 @@ class _Service:
                 with self._state:  # known before it begins, so that no stop is lost
                     self._running[str(request["id"])] = Running()
                 self._pool.submit(self._answer, request)
+            elif request["op"] == "prepare":  # beside the statements, not in one of their places
+                threading.Thread(target=self._answer, args=(request,), name="prepare", daemon=True).start()
             else:
                 self._answer(request)
-        # the server ends its engines itself, so this one was killed and could not clean up after itself
-        home = Path.cwd().parent
-        if home.name.startswith(HOME_PREFIX):
-            shutil.rmtree(home, ignore_errors=True)
-        os._exit(0)  # statements that do not listen must not keep the process
+        _leave(self._home)
 
     def _send(self, message: dict[str, Any]) -> None:
         data = pack(message)
@@ -101,7 +117,7 @@ class _Service:
             try:
                 self._sock.sendall(data)
             except OSError:
-                os._exit(0)
+                _leave(self._home)
 
     def _answer(self, request: dict[str, Any]) -> None:
         identity = str(request["id"])
@@ -141,21 +157,35 @@ class _Service:
         self._engine.open(Path(request["folder"]), read_only=bool(request["read_only"]))
         return {}
 
+    def _op_prepare(self, _: str, request: dict[str, Any]) -> dict[str, Any]:
+        self._engine.prepare(Path(request["folder"]), read_only=bool(request["read_only"]))
+        return {}
+
     def _op_run(self, identity: str, request: dict[str, Any]) -> dict[str, Any]:
         with self._state:
             running = self._running[identity]
-        timer = threading.Timer(self._limits.statement_timeout_s, self._stop, (identity, "timeout"))
-        timer.daemon = True
-        try:
-            timer.start()
-        except RuntimeError:  # no memory for one more thread
-            raise EngineError(
-                "Out of Memory Error: the statement needs more memory than it may use", "memory"
-            ) from None
+        with self._due:
+            self._deadlines[identity] = time.monotonic() + self._limits.statement_timeout_s
+            if len(self._deadlines) == 1:  # all have the same time, so the first one is the next one
+                self._due.notify()
         try:
             return self._engine.run(running, request, lambda: self._send({"id": identity, "committing": True}))
         finally:
-            timer.cancel()
+            with self._due:
+                self._deadlines.pop(identity, None)
+
+    def _watch_deadlines(self) -> None:
+        """One thread for all statements: a timer for each would be a thread for each."""
+        while True:
+            with self._due:
+                while not self._deadlines:
+                    self._due.wait()
+                identity, deadline = next(iter(self._deadlines.items()))
+                if (left := deadline - time.monotonic()) > 0:
+                    self._due.wait(left)
+                    continue
+                del self._deadlines[identity]
+            self._stop(identity, "timeout")
 
     def _stop(self, identity: str, why: str) -> None:
         with self._state:

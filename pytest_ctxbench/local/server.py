@@ -38,6 +38,7 @@ from pytest_ctxbench.errors import ConfigError, CtxbenchError
 from .databases import Databases
 from .search import ContextIndexes
 from .supervisor import EngineFailure, EngineSettings
+from .template_cache import TemplateCache
 from .tool_names import FAULT_MARK, OPS, WRITING_OPS, canonical_op, listed_tool_name
 from .tools import ResultLimits, Toolbox, ToolError, metadata_rows
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["CONTROL_HEADER", "ServerSettings", "create_app"]
+__all__ = ["CONTROL_HEADER", "Endpoint", "ServerSettings", "create_app"]
 
 CONTROL_HEADER = "x-ctxbench-control"
 
@@ -64,7 +65,7 @@ class ServerSettings:
 
     `home` is a private empty folder for the databases. Without `data` the tables are there and empty. With
     `isolate_reads`, toolsets that cannot write are served from the pristine data, whatever other sessions have written;
-    without it everything is one database.
+    without it everything is one database. `cache` is the folder for loaded databases (`template_cache`), None for none.
     """
 
     data: Path | None
@@ -74,52 +75,57 @@ class ServerSettings:
     password: str = field(repr=False)
     control_token: str = field(repr=False)
     isolate_reads: bool = False
+    cache: Path | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
     results: ResultLimits = field(default_factory=ResultLimits)
     body_timeout_s: float = _BODY_TIMEOUT_S
     rest: ResultLimits = field(default_factory=lambda: ResultLimits(max_rows=100_000, max_bytes=32 * 1024 * 1024))
 
 
-async def create_app(settings: ServerSettings) -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
-    """Load the data, start the engine processes and build the application; the second value ends all of it.
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`opened` waits until the databases are open, which requests do too, and raises `DatabasesError`; `close` ends
+    all of it."""
+
+    app: ASGIApp
+    opened: Callable[[], Awaitable[None]]
+    close: Callable[[], Awaitable[None]]
+
+
+async def create_app(settings: ServerSettings) -> Endpoint:
+    """Load the data, start the engine processes and build the application.
 
     Raises `ConfigError` for a dataset or context folder that cannot be used.
     """
     indexes = ContextIndexes(settings.context)
     indexes.of(DEFAULT_SET)  # what is wrong with the folder is said before anything starts
-    databases = Databases(settings.data, settings.home, settings.engine, isolate_reads=settings.isolate_reads)
+    cache = TemplateCache(settings.cache) if settings.cache is not None else None
+    databases = Databases(
+        settings.data, settings.home, settings.engine, isolate_reads=settings.isolate_reads, cache=cache
+    )
     try:
         await databases.launch()
         toolbox = Toolbox(databases, indexes, settings.results)
-        app = _application(settings, databases, toolbox, indexes)  # imports a lot, while the processes load the data
+        app = _application(settings, databases, toolbox, indexes)  # imports, while the processes load the data
         await databases.ready()
     except BaseException:
         await databases.close()
         raise
-    return app, databases.close
+    return Endpoint(app, databases.opened, databases.close)
 
 
 def _application(settings: ServerSettings, databases: Databases, toolbox: Toolbox, indexes: ContextIndexes) -> ASGIApp:
-    from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
-    from mcp.server.transport_security import TransportSecuritySettings
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    manager = StreamableHTTPSessionManager(
-        _mcp_server(toolbox),
-        session_idle_timeout=SESSION_IDLE_S,
-        max_request_body_size=_MAX_BODY,
-        security_settings=TransportSecuritySettings(
-            enable_dns_rebinding_protection=True, allowed_hosts=_HOST_PATTERNS, allowed_origins=_ORIGIN_PATTERNS
-        ),
-    )
+    mcp = _Mcp(toolbox)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with manager.run():
+        async with mcp.run():
             yield
 
-    mcp_app = _OpsGuard(StreamableHTTPASGIApp(manager), indexes)
+    mcp_app = _OpsGuard(mcp, indexes)
     rest = _Rest(databases, settings)
     starlette = Starlette(
         routes=[
@@ -323,6 +329,62 @@ class _OpsGuard:
         await self._app(scope, receive, send)
 
 
+class _Mcp:
+    """The SDK's MCP application. Its import takes longer than all else, so it is done while the server serves already;
+    the first requests wait for it."""
+
+    def __init__(self, toolbox: Toolbox) -> None:
+        self._toolbox = toolbox
+        self._app: ASGIApp | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._end = asyncio.Event()
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        self._running = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            self._end.set()
+            await self._running
+
+    async def _run(self) -> None:
+        try:
+            manager, app = await asyncio.to_thread(_mcp_manager, self._toolbox)
+            async with manager.run():
+                self._app = app
+                self._changed.set()
+                await self._end.wait()
+        finally:
+            self._app = None
+            self._changed.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._changed.wait()
+        if self._app is None:
+            body = {"error": {"code": "INTERNAL_ERROR", "message": "the server is ending or could not start"}}
+            await _send_json(send, 503, body)
+            return
+        await self._app(scope, receive, send)
+
+
+def _mcp_manager(toolbox: Toolbox) -> tuple[Any, ASGIApp]:
+    """The session manager, to be run, and its application."""
+    from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    manager = StreamableHTTPSessionManager(
+        _mcp_server(toolbox),
+        session_idle_timeout=SESSION_IDLE_S,
+        max_request_body_size=_MAX_BODY,
+        security_settings=TransportSecuritySettings(
+            enable_dns_rebinding_protection=True, allowed_hosts=_HOST_PATTERNS, allowed_origins=_ORIGIN_PATTERNS
+        ),
+    )
+    return manager, StreamableHTTPASGIApp(manager)
+
+
 def _mcp_server(toolbox: Toolbox) -> Any:
     from mcp import MCPError
     from mcp.server.lowlevel import Server
@@ -381,7 +443,8 @@ class _Rest:
     async def batch(self, request: Any) -> Any:
         return await self._answered(request, self._batch)
 
-    async def _answered(self, request: Any, run: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> Any:
+    async def _answered(self, request: Any, run: Callable[[dict[str, Any]], Awaitable[str]]) -> Any:
+        """`run` gives the body of the answer."""
         from starlette.responses import JSONResponse
 
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -391,7 +454,7 @@ class _Rest:
         except _Refused as error:
             return JSONResponse(_error(error.code, str(error)))
 
-    async def _query(self, order: dict[str, Any]) -> dict[str, Any]:
+    async def _query(self, order: dict[str, Any]) -> str:
         schema_only = order.get("schemaOnly") or False
         if not isinstance(schema_only, bool):
             raise _Refused("schemaOnly must be true or false")
@@ -407,19 +470,21 @@ class _Rest:
                 "max_rows": self._limits.max_rows,
                 "max_bytes": self._limits.max_bytes,
                 "truncate": False,
+                "as_text": True,
             },
         )
         schema = [_schema(n, c["name"], c["type"]) for n, c in enumerate(answer["columns"])]
-        return {"results": [{"schema": schema, "rows": answer["rows"], "affectedRows": answer["affected"]}]}
+        tail = f'"rows":{answer["rows"]},"affectedRows":{answer["affected"]}'
+        return f'{{"results":[{{"schema":{_compact(schema)},{tail}}}]}}'
 
-    async def _batch(self, order: dict[str, Any]) -> dict[str, Any]:
+    async def _batch(self, order: dict[str, Any]) -> str:
         sets = order.get("parameters")
         if not isinstance(sets, list) or not sets or not all(isinstance(one, dict) for one in sets):
             raise _Refused("parameters must be a list of objects, at least one; the statement runs once for each")
         if len(sets) > _MAX_BATCH:
             raise _Refused(f"parameters has {len(sets):,} objects; at most {_MAX_BATCH:,} are taken")
         answer = await self._run(order, {"allowed": ["insert", "delete"], "batch": sets})
-        return {"results": [{"affectedRows": affected} for affected in answer["each"]]}
+        return _compact({"results": [{"affectedRows": affected} for affected in answer["each"]]})
 
     async def _run(self, order: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
         statement = {
@@ -441,7 +506,7 @@ class _Rest:
             }
             columns, rows = metadata_rows(self._databases.tables, kind, filters)
             schema = [_schema(n, name, sql_type) for n, (name, sql_type) in enumerate(columns)]
-            return _Answer({"results": [{"schema": schema, "rows": rows, "affectedRows": -1}]})
+            return _Answer(_compact({"results": [{"schema": schema, "rows": rows, "affectedRows": -1}]}))
 
         return endpoint
 
@@ -483,11 +548,14 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _Answer(body: Mapping[str, Any]) -> Any:
+def _Answer(body: str) -> Any:
     from starlette.responses import Response
 
-    data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    return Response(data, media_type="application/json")
+    return Response(body.encode("utf-8", "replace"), media_type="application/json")
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _error(code: str, message: str) -> dict[str, Any]:

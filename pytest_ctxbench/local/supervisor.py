@@ -101,18 +101,19 @@ class _Gate:
 
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._alone and not self._waiting)
+        if self._alone or self._waiting:
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._alone and not self._waiting)
+                self._inside += 1
+        else:  # one event loop, and nothing is awaited in between: this needs no lock
             self._inside += 1
         try:
             yield
         finally:
-            await self._leave()
-
-    async def _leave(self) -> None:
-        async with self._changed:
             self._inside -= 1
-            self._changed.notify_all()
+            if self._waiting:
+                async with self._changed:
+                    self._changed.notify_all()
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
@@ -260,7 +261,7 @@ class EngineProcess:
                 await self._ready()
                 assert self._child is not None
                 try:
-                    await self._child.ask(self._open_order(), self._settings.start_timeout_s)
+                    await self._child.ask(self._open_order(self._folder), self._settings.start_timeout_s)
                 except EngineFailure:
                     # a process that cannot open the files may be broken itself: once more with a new one
                     await self._child.close()
@@ -268,6 +269,14 @@ class EngineProcess:
                     await self._ready()
         finally:
             await leave.aclose()
+
+    async def prepare(self, folder: Path) -> None:
+        """Have the databases of `folder` ready for an `open`, which works without it and takes longer then.
+
+        Raises `EngineFailure`.
+        """
+        if (child := self._child) is not None:
+            await child.ask({**self._open_order(folder), "op": "prepare"}, self._settings.start_timeout_s)
 
     async def _enter_alone(self) -> contextlib.AsyncExitStack:
         stack = contextlib.AsyncExitStack()
@@ -400,8 +409,8 @@ class EngineProcess:
 
     # -- processes
 
-    def _open_order(self) -> dict[str, Any]:
-        return {"op": "open", "folder": str(self._folder), "read_only": self._read_only}
+    def _open_order(self, folder: Path | None) -> dict[str, Any]:
+        return {"op": "open", "folder": str(folder), "read_only": self._read_only}
 
     async def _ready(self) -> None:
         """A living process with the databases open. The caller holds `_spawning`."""
@@ -421,7 +430,7 @@ class EngineProcess:
         fresh = await self._spawn()
         if self._folder is not None:
             try:
-                await fresh.ask(self._open_order(), self._settings.start_timeout_s)
+                await fresh.ask(self._open_order(self._folder), self._settings.start_timeout_s)
             except EngineFailure:
                 await fresh.close()
                 raise

@@ -1,8 +1,8 @@
 """`python -m pytest_ctxbench.local.template`: load a dataset's CSVs into the database files that the endpoint serves.
 
 A process of its own, because it needs what no engine process ever has: access to the user's files. Standard input holds
-one JSON object {"data", "folder", "headers"}, with null as "data" for empty tables; standard output gets {} or
-{"error": "..."}.
+one JSON object {"data", "folder", "headers"}, with null as "data" for empty tables; standard output gets
+{"rows": {table: rows}} or {"error": "..."}.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _CASTS = {
 }
 
 
-def build_template(data: Path | None, folder: Path, headers: Mapping[str, Sequence[str]]) -> None:
-    """Load the six CSVs of `data`, if any, into one database file for each catalog in `folder`.
+def build_template(data: Path | None, folder: Path, headers: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Load the six CSVs of `data`, if any, into one database file for each catalog in `folder`: table -> its rows.
 
     `headers` are the files' columns. Raises `TemplateError` when a value cannot be read; `dataset.validate` then says
     where it stands.
@@ -45,13 +45,15 @@ def build_template(data: Path | None, folder: Path, headers: Mapping[str, Sequen
     import duckdb
 
     connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false", "threads": "2"})
+    rows: dict[str, int] = {}
     try:
         for catalog, path in database_files(folder).items():
             connection.execute(f"ATTACH '{sql_path(path)}' AS \"{catalog}\"")
         for table in tables_for(headers):
             _create(connection, table)
+            rows[table.shown] = 0
             if data is not None and table.file is not None:
-                _load(connection, table, data / table.file)
+                rows[table.shown] = _load(connection, table, data / table.file)
         for catalog in CATALOGS:
             connection.execute(f'CHECKPOINT "{catalog}"')
             connection.execute(f'DETACH "{catalog}"')
@@ -59,6 +61,7 @@ def build_template(data: Path | None, folder: Path, headers: Mapping[str, Sequen
         raise TemplateError(str(error)) from None
     finally:
         connection.close()
+    return rows
 
 
 def sql_path(path: Path) -> str:
@@ -85,7 +88,7 @@ def _create(connection: duckdb.DuckDBPyConnection, table: Table) -> None:
     connection.execute(f"CREATE TABLE {table.quoted} ({', '.join(parts)})")
 
 
-def _load(connection: duckdb.DuckDBPyConnection, table: Table, file: Path) -> None:
+def _load(connection: duckdb.DuckDBPyConnection, table: Table, file: Path) -> int:
     values = []
     for column in table.columns:
         if column.source is None:
@@ -98,18 +101,20 @@ def _load(connection: duckdb.DuckDBPyConnection, table: Table, file: Path) -> No
         f"read_csv('{sql_path(file)}', header=true, all_varchar=true, delim=',', quote='\"', escape='\"', "
         "null_padding=false, encoding='utf-8', comment='', max_line_size=2097152)"
     )
-    connection.execute(f"INSERT INTO {table.quoted} SELECT {', '.join(values)} FROM {source}")  # noqa: S608
+    query = f"INSERT INTO {table.quoted} SELECT {', '.join(values)} FROM {source}"  # noqa: S608 - our own names
+    counted = connection.execute(query).fetchone()
+    return int(counted[0]) if counted else 0
 
 
 def main() -> int:
     """Build one template as standard input says; 0 when it stands."""
     order = json.load(sys.stdin)
     try:
-        build_template(order["data"] and Path(order["data"]), Path(order["folder"]), order["headers"])
+        rows = build_template(order["data"] and Path(order["data"]), Path(order["folder"]), order["headers"])
     except TemplateError as error:
         json.dump({"error": str(error)}, sys.stdout)
         return 1
-    json.dump({}, sys.stdout)
+    json.dump({"rows": rows}, sys.stdout)
     return 0
 
 

@@ -236,7 +236,7 @@ class Toolbox:
         if not rows and any(filters.values()):
             wanted = ", ".join(f"{k} {v!r}" for k, v in filters.items() if v)
             raise ToolError(f"nothing matches {wanted}; names are compared as a whole, without case")
-        return _result([name for name, _ in columns], rows, more=False)
+        return _result([name for name, _ in columns], _compact(rows), len(rows), more=False)
 
     async def _execute(self, op: str, given: Mapping[str, Any], writes_offered: bool) -> str:
         order = {
@@ -247,6 +247,7 @@ class Toolbox:
             "max_rows": self._limits.max_rows,
             "max_bytes": self._limits.max_bytes,
             "truncate": True,
+            "as_text": True,
         }
         try:
             answer = await self._databases.run(order, pristine=not writes_offered)
@@ -254,19 +255,25 @@ class Toolbox:
             raise ToolError(str(error), endpoints_own=error.blameless) from None
         if answer["kind"] != "select":
             return json.dumps({"rows_inserted": answer["affected"]})
-        return _result([c["name"] for c in answer["columns"]], answer["rows"], more=bool(answer["more"]))
+        names = [c["name"] for c in answer["columns"]]
+        return _result(names, answer["rows"], int(answer["count"]), more=bool(answer["more"]))
 
 
-def _result(columns: list[str], rows: list[list[Any]], *, more: bool) -> str:
-    head: dict[str, Any] = {"columns": columns, "row_count": len(rows), "truncated": more}
+def _result(columns: list[str], rows: str, count: int, *, more: bool) -> str:
+    """`rows` is a JSON list of `count` rows."""
+    head: dict[str, Any] = {"columns": columns, "row_count": count, "truncated": more}
     if more:
         head["note"] = (
-            f"only the first {len(rows)} rows are shown and there are more; filter or aggregate in SQL, or page with "
+            f"only the first {count} rows are shown and there are more; filter or aggregate in SQL, or page with "
             "ORDER BY and OFFSET"
-            if rows
+            if count
             else "the first row alone is too large to be shown; select fewer columns or shorten long texts"
         )
-    return json.dumps({**head, "rows": rows}, ensure_ascii=False, separators=(",", ":"))
+    return f'{_compact(head)[:-1]},"rows":{rows}}}'
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _folded(arguments: Mapping[str, Any]) -> dict[str, Any]:
