@@ -12,6 +12,7 @@ tolerated when the answer claims score b for it, because the 50-row cap cuts thr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -75,6 +76,9 @@ def score_r1(
     )
     success = read_success(correctness, failure, rubric)
     outcome = read_outcome(correctness, answer, failure, hit_turn_cap, rubric)
+    if len(returned) > len(rows):
+        # Whoever claims the boundary is tolerated, however many there are: the reader of the score is told.
+        answer = replace(answer, flags=(*answer.flags, "more_rows_than_golden"))
     components: dict[str, object] = {
         "set_recall": rounded(recall, rubric),
         "set_precision": rounded(precision, rubric),
