@@ -70,6 +70,7 @@ class EndpointError(HarnessError):
 
 class VerifierError(HarnessError):
     """The verifier's REST reads and resets. Classes: verifier_read, verifier_reset, verifier_auth, verifier_sources
-    (the source tables do not hold the dataset; the message says what would put them right)."""
+    (the source tables do not hold the dataset; the message says what would put them right), verifier_catalogue (objects
+    of the embedded databases were made, changed or removed)."""
 
     default_class = "verifier_read"

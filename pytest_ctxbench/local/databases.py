@@ -50,6 +50,7 @@ class Databases:
         self._replacing = asyncio.Lock()
         self._replacements: set[asyncio.Task[None]] = set()
         self._seal: tuple[str, ...] | None = None
+        self._catalogue: frozenset[tuple[str, ...]] = frozenset()
         self.tables: tuple[Table, ...] = ()
 
     async def launch(self) -> None:
@@ -100,6 +101,7 @@ class Databases:
             opened.append(self._read.open(self._template))
         try:
             await asyncio.gather(*opened)
+            self._catalogue = await self._objects()
         except EngineFailure as error:
             raise DatabasesError(f"the SQL engine cannot open its databases: {_one_line(error)}") from None
 
@@ -143,6 +145,18 @@ class Databases:
         """One statement (see `engine.Engine.run`). Raises `EngineFailure`."""
         engine = self._read if pristine and self._read is not None else self._work
         return await engine.run(order)
+
+    async def catalogue_changes(self) -> list[str]:
+        """What the work databases have, lack or define otherwise than the template (case S10): [] when no statement
+        made, changed or removed an object. Raises `EngineFailure`."""
+        now = await self._objects()
+        found = {(*key[:4], "is gone or changed") for key in self._catalogue - now}
+        found |= {(*key[:4], "is new or changed") for key in now - self._catalogue}
+        return [f"{kind} {'.'.join(filter(None, path))} {what}" for kind, *path, what in sorted(found)]
+
+    async def _objects(self) -> frozenset[tuple[str, ...]]:
+        answer = await self._work.run({"catalogue": True})
+        return frozenset(tuple(row) for row in answer["rows"])
 
     async def health(self) -> dict[str, Any]:
         """One trivial statement in each process. Raises `EngineFailure`."""

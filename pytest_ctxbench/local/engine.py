@@ -177,12 +177,15 @@ class Engine:
         `order`: sql, allowed (list of select, insert, delete), catalog, schema, parameters, schema_only, max_rows,
         max_bytes, truncate. Gives {kind, columns: [{name, type}], rows, more, affected}. With batch, a list of sets of
         parameters, the write is run once for each of them, all or none: {kind, each: [affected]}. `committing` is
-        called right before a write becomes permanent. Raises `EngineError`.
+        called right before a write becomes permanent. With catalogue instead of sql: {kind, rows}, one row for every
+        object that there is. Raises `EngineError`.
         """
         connection, translator = self._connection, self._translator
         if connection is None or translator is None:
             raise EngineError("the database is not open", "engine")
         try:
+            if order.get("catalogue"):
+                return {"kind": "catalogue", "rows": _catalogue(connection.cursor())}
             if order.get("batch") is not None:
                 return self._batch(running, connection, translator, order, committing)
             statement = translator.translate(
@@ -412,6 +415,31 @@ def clean(message: str) -> str:
     message = re.split(r"\n\s*\nLINE \d+:|\nLINE \d+:", message)[0]
     message = re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+[\w.+-]*", "<path>", message)
     return message.strip()
+
+
+#: What tells one object of each kind from a changed one. Every function is qualified, so that nothing of the databases
+#: can stand before it.
+_CATALOGUE = """
+SELECT 'table', database_name, schema_name, table_name, sql FROM system.main.duckdb_tables()
+UNION ALL SELECT 'view', database_name, schema_name, view_name, sql FROM system.main.duckdb_views() WHERE NOT internal
+UNION ALL SELECT 'macro', database_name, schema_name, function_name, macro_definition
+    FROM system.main.duckdb_functions() WHERE NOT internal
+UNION ALL SELECT 'sequence', database_name, schema_name, sequence_name, CAST(increment_by AS VARCHAR)
+    FROM system.main.duckdb_sequences()
+UNION ALL SELECT 'type', database_name, schema_name, type_name, logical_type
+    FROM system.main.duckdb_types() WHERE NOT internal
+UNION ALL SELECT 'index', database_name, schema_name, index_name, sql FROM system.main.duckdb_indexes()
+UNION ALL SELECT 'schema', database_name, schema_name, '', sql FROM system.main.duckdb_schemas() WHERE NOT internal
+UNION ALL SELECT 'database', database_name, '', '', type FROM system.main.duckdb_databases() WHERE NOT internal
+"""
+
+
+def _catalogue(cursor: duckdb.DuckDBPyConnection) -> list[list[Any]]:
+    """[kind, database, schema, name, definition] of every object that is not the engine's own (case S10)."""
+    try:
+        return sorted([str(value or "") for value in row] for row in cursor.execute(_CATALOGUE).fetchall())
+    finally:
+        cursor.close()
 
 
 def _present_tables(connection: duckdb.DuckDBPyConnection) -> tuple[Table, ...]:
