@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
+from urllib.request import getproxies
 
 import pytest
 
@@ -33,6 +34,7 @@ from .options import Settings, resolve
 from .plan import Plan, PlannedRun, build_plan
 from .record_view import RunResult
 from .records import RunKey
+from .redaction import redacted, url_secrets
 from .services import (
     LocalSecrets,
     LocalServices,
@@ -416,6 +418,8 @@ class BenchSession:
             )
         except BudgetExhausted as error:
             pytest.skip(f"left pending: {error}")
+        record = dict(redacted(record, self._hidden))
+        transcript = list(redacted(transcript, self._hidden))
         try:
             self.store.save(planned.key, record, transcript)
         except HarnessError:
@@ -434,6 +438,18 @@ class BenchSession:
                 stops_model=record["stops_model"],
             )  # fmt: skip
         return record
+
+    @cached_property
+    def _hidden(self) -> frozenset[str]:
+        """Every secret that this session knows: whatever a server repeats, none is stored or shown."""
+        env = self.settings.env
+        names = {"CDATA_ACCESS_TOKEN", *(model.key_env for model in self.bench.models if model.key_env)}
+        found = {env[name] for name in names if env.get(name)} | {self.secrets.password, self.secrets.control}
+        if "@" in env.get("CDATA_EMAIL", ""):
+            found.add(env["CDATA_EMAIL"])
+        for url in (*map(str, getproxies().values()), env.get("CDATA_MCP_URL", ""), env.get("CDATA_API_URL", "")):
+            found |= url_secrets(url)
+        return frozenset(found)
 
     def refuse_toolset(self, planned: PlannedRun, error: EndpointError) -> NoReturn:
         """The endpoint does not offer what this run's condition needs: it and its like are left, the others run."""
