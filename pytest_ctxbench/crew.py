@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .budget import Budget
@@ -18,6 +18,7 @@ from .holds import Holds
 from .local.keeper import HOLD, is_down
 from .options import Settings
 from .plan import PlannedRun
+from .redaction import redacted
 from .store import RecordStore
 from .verified_prices import VerifiedPrices
 
@@ -68,7 +69,8 @@ def _offer(planned: PlannedRun, bench: Bench) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionCrew:
-    """Implements `flight.Crew`. `finished` gives the record of a run that need not be executed again."""
+    """Implements `flight.Crew`. `finished` gives the record of a run that need not be executed again; `hidden` are the
+    secrets that no record may hold."""
 
     settings: Settings
     bench: Bench
@@ -78,6 +80,7 @@ class SessionCrew:
     prices: VerifiedPrices
     executor: Executor
     finished: Callable[[PlannedRun], dict[str, Any] | None]
+    hidden: frozenset[str] = field(repr=False)
 
     def startable(self, planned: PlannedRun) -> bool:
         return (
@@ -150,6 +153,8 @@ class SessionCrew:
         except BudgetExhausted as error:
             raise LeftPending(f"left pending: {error}") from None
         self.holds.started()
+        record = dict(redacted(record, self.hidden))
+        transcript = list(redacted(transcript, self.hidden))
         try:
             # A disk that takes its time must not stop the other runs; a run that is paid for is stored also when the
             # session is stopped in this moment.

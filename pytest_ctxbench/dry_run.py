@@ -126,6 +126,7 @@ def _price_lines(session: BenchSession, pending: list[PlannedRun]) -> tuple[list
 
 def _probe_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[str], bool]:
     """One line for each toolset of the plan: what the endpoint lists, compared with what the roster says."""
+    from .http_client import Target
     from .mcp_session import compare_tools, probe
 
     bench = session.bench
@@ -138,7 +139,7 @@ def _probe_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list
     services = session.services()
     loop = LoopThread()
     ok = True
-    lines = [f"endpoint: {services.kind}, {services.mcp_url}"]
+    lines = [f"endpoint: {services.kind}, {Target.of(services.mcp_url, '', '').shown}"]
     try:
         for name, (ops, entries) in offers.items():
             result = loop.run(probe(services.mcp_settings(ops, bench, entries)))

@@ -71,6 +71,7 @@ class EndpointError(HarnessError):
 class VerifierError(HarnessError):
     """The verifier's REST reads and resets. Classes: verifier_read, verifier_reset, verifier_auth, verifier_sources
     (the source tables do not hold the dataset; the message says what would put them right), verifier_instance (the
-    embedded endpoint's database is not the one that was reset for the run)."""
+    embedded endpoint's database is not the one that was reset for the run), verifier_catalogue (objects of the embedded
+    databases were made, changed or removed)."""
 
     default_class = "verifier_read"

@@ -106,7 +106,7 @@ def whole_seconds(header: str | None) -> float | None:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Target:
-    """Where to and as whom. `url` never holds credentials; `repr` shows the URL alone."""
+    """Where to and as whom. `url` never holds credentials; `repr` shows the URL without its query."""
 
     url: str
     user: str
@@ -131,7 +131,7 @@ class Target:
         return cls(str(parsed.copy_with(userinfo=b"", fragment=None)), user, password)
 
     def __repr__(self) -> str:
-        return f"Target({self.url!r})"
+        return f"Target({self.shown!r})"
 
     @property
     def shown(self) -> str:

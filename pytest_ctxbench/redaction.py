@@ -2,36 +2,95 @@
 
 from __future__ import annotations
 
+import html
 import json
-from base64 import b64encode
-from collections.abc import Iterable
-from urllib.parse import quote, quote_plus
+import re
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
-__all__ = ["MASK", "redact", "spellings"]
+__all__ = ["MASK", "SHORTEST", "redact", "redacted", "spellings", "url_secrets"]
 
 MASK = "***"
-#: Shorter ones could not be told apart from ordinary text.
-_SHORTEST = 4
+#: Shorter ones could not be told apart from ordinary text: masking them would spoil records. Vendors' keys have 20
+#: characters and more.
+SHORTEST = 8
+#: What may stand between two characters of a secret: line breaks and spaces, also as JSON and Python write them.
+_BREAK = r"(?:\\+[rnt]|\s)*"
+_BREAKS = re.compile(r"\\+[rnt]|\s")
+#: Of a base64 text, as many characters must be the secret's own.
+_ENCODED = 12
 
 
 def spellings(secret: str) -> set[str]:
-    """The forms in which servers repeat a secret: as it is, on one line, quoted for a URL, in JSON or in a Python
-    message, in base64."""
-    return {
+    """The forms in which servers repeat a secret: as it is, on one line, quoted for a URL or for HTML, in JSON or in a
+    Python message (also twice), in base64 (also inside a longer text, such as `user:secret`)."""
+    inner = json.dumps(secret)[1:-1]
+    forms = {
         secret,
         " ".join(secret.split()),
         quote(secret),
         quote(secret, safe=""),
         quote_plus(secret),
-        json.dumps(secret)[1:-1],
+        html.escape(secret),
+        inner,
+        json.dumps(inner)[1:-1],
         repr(secret)[1:-1],
-        b64encode(secret.encode("utf-8", "replace")).decode(),
     }
+    raw = secret.encode("utf-8", "replace")
+    for encode in (b64encode, urlsafe_b64encode):
+        forms.add(encode(raw).decode())
+        for shift in range(3):  # bytes before it move it against the groups of three
+            own = encode(b"\0" * shift + raw).decode().rstrip("=")
+            whole = own[(shift * 8 + 5) // 6 : (shift + len(raw)) * 8 // 6]
+            if len(whole) >= _ENCODED:
+                forms.add(whole)
+    return forms
+
+
+@lru_cache(maxsize=64)
+def _patterns(secrets: frozenset[str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """(the form without breaks, in lower case; what finds it in a text), longest first."""
+    forms = {form for secret in secrets for form in spellings(secret)}
+    found = []
+    for form in sorted(forms, key=lambda f: (-len(f), f)):
+        bare = _BREAKS.sub("", form)
+        if len(bare) >= SHORTEST:
+            found.append((bare.lower(), re.compile(_BREAK.join(map(re.escape, bare)), re.IGNORECASE)))
+    return tuple(found)
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """`text` with every spelling of every secret masked, longest first; secrets under 4 characters are left."""
-    forms = {form for secret in secrets if len(secret) >= _SHORTEST for form in spellings(secret)}
-    for form in sorted(forms, key=len, reverse=True):
-        text = text.replace(form, MASK)
+    """`text` with every spelling of every secret masked, longest first, in any case and also across line breaks;
+    secrets of less than `SHORTEST` characters are left."""
+    wanted = frozenset(secret.strip() for secret in secrets if len(secret.strip()) >= SHORTEST)
+    if not wanted or len(text) < SHORTEST:
+        return text
+    bare = _BREAKS.sub("", text).lower()
+    for form, pattern in _patterns(wanted):
+        if form in bare:  # the search for a broken one is slow
+            text = pattern.sub(MASK, text)
     return text
+
+
+def redacted(value: Any, secrets: Iterable[str]) -> Any:
+    """A JSON value with every text in it redacted, names of objects too."""
+    wanted = frozenset(secrets)
+    if isinstance(value, str):
+        return redact(value, wanted)
+    if isinstance(value, Mapping):
+        return {redacted(key, wanted): redacted(item, wanted) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(item, wanted) for item in value]
+    return value
+
+
+def url_secrets(url: str) -> set[str]:
+    """The password of a URL's user info, as written and decoded; nothing without one."""
+    try:
+        password = urlsplit(url).password
+    except ValueError:
+        return set()
+    return {password, unquote(password)} if password else set()

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+from urllib.request import getproxies
 
 import pytest
 
@@ -32,6 +33,7 @@ from .options import Settings, resolve
 from .plan import Plan, PlannedRun, build_plan
 from .record_view import RunResult
 from .records import RunKey
+from .redaction import url_secrets
 from .services import (
     LocalSecrets,
     LocalServices,
@@ -388,7 +390,15 @@ class BenchSession:
         from .flight import Flight
 
         crew = SessionCrew(
-            self.settings, self.bench, self.store, self.holds, self.budget, self.prices, executor, self.finished
+            self.settings,
+            self.bench,
+            self.store,
+            self.holds,
+            self.budget,
+            self.prices,
+            executor,
+            finished=self.finished,
+            hidden=self.hidden,
         )
         claims = Claims(self.folder, self.plan.lane_caps, executor.queue_lock)
         self._flight = Flight(executor.loop, claims, crew, self.settings.concurrency, self._check)
@@ -428,6 +438,18 @@ class BenchSession:
         wait_while_down(self.folder, self._check)
         if (reason := why_held(planned, self.settings, self.bench, self.holds, self.budget)) is not None:
             pytest.skip(f"left pending: {reason}")
+
+    @cached_property
+    def hidden(self) -> frozenset[str]:
+        """Every secret that this session knows: whatever a server repeats, none is stored or shown."""
+        env = self.settings.env
+        names = {"CDATA_ACCESS_TOKEN", *(model.key_env for model in self.bench.models if model.key_env)}
+        found = {env[name] for name in names if env.get(name)} | {self.secrets.password, self.secrets.control}
+        if "@" in env.get("CDATA_EMAIL", ""):
+            found.add(env["CDATA_EMAIL"])
+        for url in (*map(str, getproxies().values()), env.get("CDATA_MCP_URL", ""), env.get("CDATA_API_URL", "")):
+            found |= url_secrets(url)
+        return frozenset(found)
 
     def result(self, record: dict[str, Any]) -> RunResult:
         from .runner import score_record

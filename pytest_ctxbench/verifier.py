@@ -384,6 +384,23 @@ class LocalVerifier(Verifier):
                 error_class="verifier_instance",
             )
 
+    async def snapshot(self) -> QueueSnapshot:
+        """See `Verifier.snapshot`. Raises `VerifierError` (verifier_catalogue) when an object was made, changed or
+        removed: what is read through a changed catalogue could be invented (case S10)."""
+        answer, _ = await self._rest.post(
+            "/control/catalogue", {}, repeatable=True, headers={"x-ctxbench-control": self._control_token}
+        )
+        changes = answer.get("changes")
+        if not isinstance(changes, list):
+            raise VerifierError("the endpoint does not say whether its catalogue is the template's; restart it")
+        if changes:
+            raise VerifierError(
+                f"the databases' objects are not the template's any more: {'; '.join(map(str, changes[:5]))}; what the "
+                "queue shows cannot be trusted, so the run has no score",
+                error_class="verifier_catalogue",
+            )
+        return await super().snapshot()
+
     async def landed_rows(self, counts: Mapping[str, int]) -> list[LandedRows]:
         """None: the next fresh database is without them, so there is nothing for the user to remove."""
         return []

@@ -60,6 +60,7 @@ class RestStub:
         self.row_cap: int | None = None  # longer results are cut without a word
         self.row_limit: int | None = None  # longer results are refused
         self.fresh_works = True
+        self.catalogue_changes: list[str] | None = []
         self.asked: list[dict[str, str]] = []  # filters of metadata requests
         self.columns_fail = 0
         self.served = Served(self._app)
@@ -110,6 +111,7 @@ class RestStub:
                 Route("/api/batch", self._query, methods=["POST"]),
                 Route("/api/columns", self._columns, methods=["GET"]),
                 Route("/control/fresh", self._fresh, methods=["POST"]),
+                Route("/control/catalogue", self._catalogue, methods=["POST"]),
                 Route("/{path:path}", self._page, methods=["GET", "POST"]),
             ]
         )
@@ -140,6 +142,9 @@ class RestStub:
         if self.fresh_works:
             self.database()
         return JSONResponse({"ok": True})
+
+    async def _catalogue(self, request: Request) -> Response:
+        return JSONResponse({"changes": self.catalogue_changes})
 
     async def _query(self, request: Request) -> Response:
         if (refused := self._refused(request)) is not None:

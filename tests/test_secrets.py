@@ -217,6 +217,70 @@ def test_the_dry_run_and_an_internal_error(proxy: FaultProxy, tmp_path: Path, mo
     assert leaks(outcome, crashed) == []
 
 
+def test_good_answers_that_repeat_the_key(proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Not an error at all: the key stands in the answer, in its model's name and in the arguments of a call."""
+
+    async def answer(request: Request) -> JSONResponse:
+        sent = credentials({k.lower(): v for k, v in request.headers.items()})
+        body = json.loads(await request.body())
+        broken = f"{sent[:9]}\n{sent[9:]}"
+        message: dict[str, Any] = {"role": "assistant", "content": f"I was sent {sent}, that is {broken}."}
+        if not any(m["role"] == "tool" for m in body["messages"]):
+            arguments = json.dumps({"query": f"SELECT '{sent}' AS k"})
+            message["tool_calls"] = [
+                {"id": "call00001", "type": "function",
+                 "function": {"name": body["tools"][-1]["function"]["name"], "arguments": arguments}}
+            ]  # fmt: skip
+        reason = "tool_calls" if "tool_calls" in message else "stop"
+        choice = {"index": 0, "message": message, "finish_reason": reason}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        return JSONResponse(
+            {"id": sent, "object": "chat.completion", "created": 1, "model": f"m {sent}", "choices": [choice],
+             "usage": usage}
+        )  # fmt: skip
+
+    app = Starlette(routes=[Route("/{rest:path}", answer, methods=["GET", "POST"])])
+    folder = tmp_path / "session"
+    folder.mkdir()
+    seen = folder / "hook.txt"
+    (tmp_path / "witness.py").write_text(
+        f"def pytest_ctxbench_record(record, config):\n    open({str(seen)!r}, 'a').write(repr(record))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with Served(lambda: app) as served:
+        config = roster(tmp_path / "roster.yaml", f"{served.base}/ok")
+        outcome = session(
+            proxy, folder, config, "--ctx-skip-price-check", "--ctx-model", "careless-together-400", "-p", "witness",
+        )  # fmt: skip
+    assert outcome.counts().get("failed") == 1, outcome.out[-3000:]
+    (record,) = [json.loads(p.read_bytes()) for p in (folder / "out" / "runs").glob("*.json")]
+    assert record["final_answer"] == "I was sent ***, that is ***."
+    assert record["trace"], "no tool was called"
+    assert seen.exists()
+    assert leaks(outcome, folder) == []
+
+
+def test_passwords_in_the_urls_of_services_and_proxies(proxy: FaultProxy, tmp_path: Path):
+    password = "unmistakable-url-password"
+    url = proxy.mcp_url.replace("://", f"://me:{password}@")
+    arguments = ("--ctx-endpoint", "connect-ai", "--ctx-config", ROOT / "config" / "local.yaml", "--ctx-runs", "1",
+                 "--ctx-model", "reference-careful", "--ctx-task", "r1", "--ctx-condition", "baseline")  # fmt: skip
+    for number, more in enumerate(
+        (
+            {"CDATA_MCP_URL": url, "CDATA_API_URL": proxy.api_url},
+            {"CDATA_MCP_URL": "http://host.invalid/mcp", "CDATA_API_URL": "http://host.invalid/api",
+             "HTTP_PROXY": f"http://me:{password}@127.0.0.1:9"},
+        )
+    ):  # fmt: skip
+        for dry in ((), ("--collect-only",)):
+            out = tmp_path / f"{number}{len(dry)}"
+            outcome = bench(*TALKATIVE, *arguments, "--ctx-out", out, *dry, **SECRETS, **more)
+            assert password not in outcome.out + outcome.err
+            assert "host.invalid" in outcome.out or number == 0, outcome.out[-3000:]
+            for path in out.rglob("*"):
+                assert not path.is_file() or password.encode() not in path.read_bytes()
+
+
 def test_the_search_finds_what_is_there(tmp_path: Path):
     """The test's own eye: each form of each secret is found where it stands."""
     for name in SECRETS:

@@ -380,3 +380,14 @@ def test_the_control_token_goes_nowhere_else(stub: RestStub) -> None:
     rest = RestClient(stub.served.base, "u", "p")
     with pytest.raises(ConfigError, match="must be that of the REST API's own endpoint"):
         LocalVerifier(rest, expected_counts=SOURCES, control_token="t", control_url="http://elsewhere.example")
+
+
+def test_a_changed_catalogue_gets_no_score(stub: RestStub) -> None:
+    stub.queue("a")
+    assert len(verify(stub, lambda v: v.snapshot(), local=True).rows) == 1
+    stub.catalogue_changes = [f"view {QUEUE} is new or changed"]
+    error = failing(stub, lambda v: v.snapshot(), local=True)
+    assert error.error_class == "verifier_catalogue"
+    assert f"view {QUEUE} is new or changed" in str(error)
+    stub.catalogue_changes = None
+    assert failing(stub, lambda v: v.snapshot(), local=True).error_class == "verifier_read"

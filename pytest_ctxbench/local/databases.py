@@ -89,6 +89,7 @@ class Databases:
         self._background: set[asyncio.Task[Any]] = set()
         self._seals: dict[str, _Seal] = {}
         self._rows: dict[str, int] = {}
+        self._catalogue: frozenset[tuple[str, ...]] = frozenset()
         self.tables: tuple[Table, ...] = ()
 
     async def launch(self) -> None:
@@ -178,6 +179,7 @@ class Databases:
         try:
             await asyncio.gather(*opened)
             await self._compare_rows()
+            self._catalogue = await self._objects()
         except EngineFailure as error:
             raise DatabasesError(f"the SQL engine cannot open its databases: {_one_line(error)}") from None
 
@@ -288,6 +290,18 @@ class Databases:
         await self._wait_opened()
         engine = self._read if pristine and self._read is not None else self._work
         return await engine.run(order)
+
+    async def catalogue_changes(self) -> list[str]:
+        """What the work databases have, lack or define otherwise than the template (case S10): [] when no statement
+        made, changed or removed an object. Raises `EngineFailure`."""
+        now = await self._objects()
+        found = {(*key[:4], "is gone or changed") for key in self._catalogue - now}
+        found |= {(*key[:4], "is new or changed") for key in now - self._catalogue}
+        return [f"{kind} {'.'.join(filter(None, path))} {what}" for kind, *path, what in sorted(found)]
+
+    async def _objects(self) -> frozenset[tuple[str, ...]]:
+        answer = await self._work.run({"catalogue": True})
+        return frozenset(tuple(row) for row in answer["rows"])
 
     async def health(self) -> dict[str, Any]:
         """One trivial statement in each process. Raises `EngineFailure`."""

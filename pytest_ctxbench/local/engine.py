@@ -226,12 +226,15 @@ class Engine:
         max_bytes, truncate, as_text. Gives {kind, columns: [{name, type}], rows, count, more, affected}. With as_text,
         `rows` is the list as JSON text, to be passed on as it is: nothing on its way has to read it. With batch, a list
         of sets of parameters, the write is run once for each of them, all or none: {kind, each: [affected]}.
-        `committing` is called right before a write becomes permanent. Raises `EngineError`.
+        `committing` is called right before a write becomes permanent. With catalogue instead of sql: {kind, rows}, one
+        row for every object that there is. Raises `EngineError`.
         """
         connection, translator = self._connection, self._translator
         if connection is None or translator is None:
             raise EngineError("the database is not open", "engine")
         try:
+            if order.get("catalogue"):
+                return {"kind": "catalogue", "rows": _catalogue(connection.cursor())}
             if order.get("batch") is not None:
                 return self._batch(running, connection, translator, order, committing)
             statement = translator.translate(
@@ -482,6 +485,31 @@ def clean(message: str) -> str:
     message = re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+[\w.+-]*", "<path>", message)
     message = _NO_ADVICE.sub("", message)
     return message.strip()
+
+
+#: What tells one object of each kind from a changed one. Every function is qualified, so that nothing of the databases
+#: can stand before it.
+_CATALOGUE = """
+SELECT 'table', database_name, schema_name, table_name, sql FROM system.main.duckdb_tables()
+UNION ALL SELECT 'view', database_name, schema_name, view_name, sql FROM system.main.duckdb_views() WHERE NOT internal
+UNION ALL SELECT 'macro', database_name, schema_name, function_name, macro_definition
+    FROM system.main.duckdb_functions() WHERE NOT internal
+UNION ALL SELECT 'sequence', database_name, schema_name, sequence_name, CAST(increment_by AS VARCHAR)
+    FROM system.main.duckdb_sequences()
+UNION ALL SELECT 'type', database_name, schema_name, type_name, logical_type
+    FROM system.main.duckdb_types() WHERE NOT internal
+UNION ALL SELECT 'index', database_name, schema_name, index_name, sql FROM system.main.duckdb_indexes()
+UNION ALL SELECT 'schema', database_name, schema_name, '', sql FROM system.main.duckdb_schemas() WHERE NOT internal
+UNION ALL SELECT 'database', database_name, '', '', type FROM system.main.duckdb_databases() WHERE NOT internal
+"""
+
+
+def _catalogue(cursor: duckdb.DuckDBPyConnection) -> list[list[Any]]:
+    """[kind, database, schema, name, definition] of every object that is not the engine's own (case S10)."""
+    try:
+        return sorted([str(value or "") for value in row] for row in cursor.execute(_CATALOGUE).fetchall())
+    finally:
+        cursor.close()
 
 
 def _present_tables(connection: duckdb.DuckDBPyConnection) -> tuple[Table, ...]:

@@ -12,7 +12,8 @@ Routes::
                              DELETE, run once for each set of parameters, in one transaction: all of them or none
     GET  /api/catalogs, /api/schemas, /api/tables, /api/columns
     POST /control/fresh      a new copy of the database; needs the control token instead of the credentials
-    GET  /control/health     both say in `instance` which copy that is; a restarted server never repeats one
+    POST /control/catalogue  what the databases have, lack or define otherwise than the template
+    GET  /control/health     it and fresh say in `instance` which copy that is; a restarted server never repeats one
     anything else            200 with a web page, as the service that this one stands in for does
 """
 
@@ -135,6 +136,7 @@ def _application(settings: ServerSettings, databases: Databases, toolbox: Toolbo
             Route("/api/batch", endpoint=rest.batch, methods=["POST"]),
             *(Route(f"/api/{kind}", endpoint=rest.metadata(kind), methods=["GET"]) for kind in _METADATA),
             Route("/control/fresh", endpoint=rest.fresh, methods=["POST"]),
+            Route("/control/catalogue", endpoint=rest.catalogue, methods=["POST"]),
             Route("/control/health", endpoint=rest.health, methods=["GET"]),
             Route("/{anything:path}", endpoint=_web_page, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
         ],
@@ -518,6 +520,14 @@ class _Rest:
         except CtxbenchError as error:
             return JSONResponse(_error("INTERNAL_ERROR", str(error)), 500)
         return JSONResponse({"fresh": True, "instance": self._databases.instance})
+
+    async def catalogue(self, _: Any) -> Any:
+        from starlette.responses import JSONResponse
+
+        try:
+            return JSONResponse({"changes": await self._databases.catalogue_changes()})
+        except EngineFailure as error:
+            return JSONResponse(_error("INTERNAL_ERROR", str(error)), 503)
 
     async def health(self, _: Any) -> Any:
         from starlette.responses import JSONResponse

@@ -127,9 +127,12 @@ def _golden_branch(row: Mapping[str, str], rubric: Rubric) -> str:
 
 
 def cell_text(row: Mapping[str, Any], column: str, number: int) -> str:
-    """A cell by column name in any case; "" for NULL."""
+    """A cell by column name in any case; "" for NULL. Raises `ConfigError` for a cell that is no single value: its text
+    could compare equal to a name."""
     for key, value in row.items():
         if key.upper() == column:
+            if isinstance(value, list | dict):
+                raise ConfigError(f"queue: row {number}: column {column} is no text; read the queue again")
             return "" if value is None else str(value)
     raise ConfigError(f"queue: row {number}: column {column} is missing; each row needs ACCOUNT_NAME and REASON")
 

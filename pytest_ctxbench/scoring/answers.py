@@ -229,7 +229,7 @@ class _Rows:
             self._flag("truncated_last_row")
         name_at = bound["name"]
         for row in rows:
-            if not any(c.strip() for c in row.cells):
+            if not any(c and not c.isspace() for c in row.cells):
                 continue
             if len(row.cells) < width:
                 self._flag("short_rows")
@@ -254,29 +254,42 @@ class _Rows:
         return cut_off and not table.closed_header
 
     def _add(self, row: TableRow, bound: Mapping[str, int], name_at: int) -> None:
-        name = clean_cell(row.cells[name_at]) if name_at < len(row.cells) else ""
+        name = row.clean(name_at)
         key = name_key(name)
         if not key or (key not in self._known and len(name) <= _MAX_LABEL):
-            first = next((c for c in map(clean_cell, row.cells) if c), "")[: _MAX_LABEL + 1]
-            alone = sum(1 for c in row.cells if c.strip()) == 1
-            if _is_elided(name) or (not key and _is_elided(first)):
-                return self._flag("elided_rows")
-            if _TOTAL.match(name) or (not key and len(first) <= _MAX_LABEL and _TOTAL.match(first)):
-                return self._flag("total_row")
-            if alone and len(row.cells) > 1 and len(first) <= _MAX_LABEL and _SECTION.match(first):
-                return self._flag("section_row")
-            if not key:
-                return self._flag("nameless_rows")
-        cells = {f: clean_cell(row.cells[i]) if i < len(row.cells) else "" for f, i in bound.items()}
+            label = self._left_out(row, name, key)
+            if label:
+                return self._flag(label)
+        cells = {f: row.clean(i) for f, i in bound.items()}
         self.rows.append(AnswerRow(key, name, MappingProxyType(cells), row.line))
+
+    @staticmethod
+    def _left_out(row: TableRow, name: str, key: str) -> str | None:
+        """The flag of a row that is no account's; None for one that is."""
+        alone = sum(1 for c in row.cells if c and not c.isspace()) == 1
+        if key and not alone:
+            return "elided_rows" if _is_elided(name) else "total_row" if _TOTAL.match(name) else None
+        first = next((c for c in map(row.clean, range(len(row.cells))) if c), "")[: _MAX_LABEL + 1]
+        if _is_elided(name) or (not key and _is_elided(first)):
+            return "elided_rows"
+        if _TOTAL.match(name) or (not key and len(first) <= _MAX_LABEL and _TOTAL.match(first)):
+            return "total_row"
+        if alone and len(row.cells) > 1 and len(first) <= _MAX_LABEL and _SECTION.match(first):
+            return "section_row"
+        return None if key else "nameless_rows"
 
     def _drop_ordinals(self) -> None:
         """Names written "1. Acme", "2. Beta", ... in the table's order are names without the number."""
-        marks = [_ORDINAL.match(r.name) for r in self.rows]
-        if len(marks) < 2 or any(m is None or int(m[1]) != n for n, m in enumerate(marks, 1)):
+        marks = []
+        for number, row in enumerate(self.rows, 1):
+            mark = _ORDINAL.match(row.name)
+            if mark is None or int(mark[1]) != number:
+                return
+            marks.append(mark)
+        if len(marks) < 2:
             return
         self._flag("numbered_names")
-        names = [r.name[m.end() :] for r, m in zip(self.rows, marks, strict=True) if m is not None]
+        names = [r.name[m.end() :] for r, m in zip(self.rows, marks, strict=True)]
         self.rows = [
             AnswerRow(name_key(n), n, MappingProxyType({**r.cells, "name": n}), r.line)
             for r, n in zip(self.rows, names, strict=True)
@@ -289,7 +302,7 @@ class _Rows:
 def _sample(table: Table) -> dict[int, list[str]]:
     cells: dict[int, list[str]] = {}
     for index in range(len(table.header)):
-        cells[index] = [clean_cell(r.cells[index]) if index < len(r.cells) else "" for r in table.rows[:_SAMPLE]]
+        cells[index] = [r.clean(index) for r in table.rows[:_SAMPLE]]
     return cells
 
 

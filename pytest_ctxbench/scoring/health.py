@@ -22,6 +22,7 @@ from .score import listed
 __all__ = [
     "GoldenRow",
     "answer_explanation",
+    "claims",
     "f1",
     "golden_names",
     "poor_health_ok",
@@ -89,6 +90,26 @@ def row_status(row: AnswerRow, rubric: Rubric) -> str | None:
     if "status" in row.cells:
         return read_status(row.cells["status"], rubric)
     return read_status(row.cells.get("score", ""), rubric)
+
+
+def claims(rows: Sequence[AnswerRow], rubric: Rubric) -> tuple[list[str | None], list[Decimal | None]]:
+    """(status, health score) that each row claims. Equal cells are read once: answers can have very many rows."""
+    statuses: dict[str, str | None] = {}
+    scores: dict[str, Decimal | None] = {}
+
+    def status_of(row: AnswerRow) -> str | None:
+        cell = row.cells.get("status", row.cells.get("score", ""))
+        if cell not in statuses:
+            statuses[cell] = row_status(row, rubric)
+        return statuses[cell]
+
+    def score_of(row: AnswerRow) -> Decimal | None:
+        cell = row.cells.get("score", row.cells.get("status", ""))
+        if cell not in scores:
+            scores[cell] = row_score(row)
+        return scores[cell]
+
+    return [status_of(row) for row in rows], [score_of(row) for row in rows]
 
 
 def row_score(row: AnswerRow) -> Decimal | None:

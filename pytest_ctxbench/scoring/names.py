@@ -18,6 +18,9 @@ _SINGLE_QUOTES = re.compile("[\u2018-\u201b\u2032\u02bc\uff07]")
 _DOUBLE_QUOTES = re.compile("[\u201c-\u201f\u2033\uff02]")
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe00-\ufe0f\ufeff]")
 _SPACES = re.compile(r"\s+")
+#: Combining marks in a row that are kept, as in the Stream-Safe Text Format (UAX 15, D4): sorting them takes time that
+#: grows with the square of their number.
+_MAX_MARKS = 30
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
 
 
@@ -28,8 +31,21 @@ def name_key(text: str) -> str:
     """
     if text.isascii():
         return _DROPPED.sub("", text.lower())
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).lower())
+    folded = _composed(_composed(text).lower())
     return unicodedata.normalize("NFKC", _DROPPED.sub("", folded))
+
+
+def _composed(text: str) -> str:
+    """NFKC, in time linear in the length of the text: of more than `_MAX_MARKS` combining marks in a row the first."""
+    if len(text) > _MAX_MARKS:
+        kept: list[str] = []
+        marks = 0
+        for character in text:
+            marks = marks + 1 if unicodedata.combining(character) else 0
+            if marks <= _MAX_MARKS:
+                kept.append(character)
+        text = "".join(kept)
+    return unicodedata.normalize("NFKC", text)
 
 
 def fold_text(text: str) -> str:
@@ -37,7 +53,7 @@ def fold_text(text: str) -> str:
     if not text.isascii():
         text = _DASHES.sub("-", text)
         text = _SINGLE_QUOTES.sub("'", _DOUBLE_QUOTES.sub('"', _INVISIBLE.sub("", text)))
-        text = unicodedata.normalize("NFKC", text)
+        text = _composed(text)
     return _SPACES.sub(" ", text).strip()
 
 

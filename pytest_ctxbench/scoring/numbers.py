@@ -21,6 +21,7 @@ from .names import fold_text
 __all__ = ["NumberFormat", "Reading", "read_number", "round_half_up"]
 
 _MAX_LENGTH = 200
+_SHORT = 16
 _GROUP_SPACE = re.compile("(?<=[0-9])[\u00a0\u202f\u2009](?=[0-9]{3}(?![0-9]))")
 _FOOTNOTE = re.compile(r"(?:\s*(?:[*\u2020\u2021\u00a7\u00b9\u00b2\u00b3\u2070-\u2079]|\[\^?\w{1,3}\]))+\Z")
 _SYMBOLS = re.compile("[\u2190-\u21ff\u2460-\u27bf\u2900-\u297f\u2b00-\u2bff\U0001f000-\U0001faff\ufe0f\u200d]")
@@ -65,7 +66,10 @@ def read_number(text: str | None, form: NumberFormat = PLAIN) -> Reading:
     """The number that a whole cell states."""
     if text is None or len(text) > _MAX_LENGTH:
         return Reading(None, "null" if text is None else "text")
-    text = _FOOTNOTE.sub("", _GROUP_SPACE.sub("", text.strip()))
+    text = text.strip()
+    if len(text) < _SHORT and text.isascii() and text.isdecimal():  # what most cells are; all below is for the rest
+        return Reading(Decimal(f"{text}.0"))
+    text = _FOOTNOTE.sub("", _GROUP_SPACE.sub("", text))
     text = fold_text(_SYMBOLS.sub(" ", text))
     if text.lower() in _NULL:
         return Reading(None, "null")

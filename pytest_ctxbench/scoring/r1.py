@@ -12,6 +12,8 @@ tolerated when the answer claims score b for it, because the 50-row cap cuts thr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 
 from pytest_ctxbench.errors import ConfigError
@@ -21,12 +23,12 @@ from .fields import r1_columns
 from .health import (
     GoldenRow,
     answer_explanation,
+    claims,
     f1,
     poor_health_ok,
     rank_correlation,
     read_golden_rows,
     rounded,
-    row_score,
     row_status,
     sort_order_ok,
 )
@@ -52,11 +54,12 @@ def score_r1(
     expected = {key: golden_eligibility(row, rubric) for key, row in rows.items() if row.status == "CRITICAL"}
     answer = read_answer(answer_text, r1_columns(rubric), rows, cut_off=failure == "output_truncated")
     returned = answer.rows or ()
+    statuses, scores = claims(returned, rubric)
     boundary = max(row.score for row in rows.values())
     core = {key for key, row in rows.items() if row.score < boundary} or set(rows)
     matched = [r for r in returned if r.key in rows]
-    outside = [r for r in returned if r.key not in rows]
-    wrong = [r for r in outside if row_score(r) != boundary]
+    wrong = [r for r, claimed in zip(returned, scores, strict=True) if r.key not in rows and claimed != boundary]
+    tolerated = len(returned) - len(matched) - len(wrong)
     precision = share(len(matched), len(matched) + len(wrong)) or Fraction(0)
     recall = Fraction(sum(1 for r in matched if r.key in core), len(core))
     set_f1 = f1(precision, recall)
@@ -73,20 +76,23 @@ def score_r1(
     )
     success = read_success(correctness, failure, rubric)
     outcome = read_outcome(correctness, answer, failure, hit_turn_cap, rubric)
+    if len(returned) > len(rows):
+        # Whoever claims the boundary is tolerated, however many there are: the reader of the score is told.
+        answer = replace(answer, flags=(*answer.flags, "more_rows_than_golden"))
     components: dict[str, object] = {
         "set_recall": rounded(recall, rubric),
         "set_precision": rounded(precision, rubric),
         "set_f1": rounded(set_f1, rubric),
         "overlap_at_50": rounded(Fraction(len(matched), len(rows)), rubric),
         "rank_corr": rounded(rank_correlation([rows[r.key].score for r in matched]), rubric),
-        "set_tolerated_boundary": len(outside) - len(wrong),
+        "set_tolerated_boundary": tolerated,
         "status_accuracy": rounded(status, rubric),
         "eligibility_accuracy": rounded(eligibility, rubric),
         "eligibility_flag_accuracy": rounded(share(len(flag_right), len(critical)), rubric),
         "eligibility_reason_accuracy": rounded(share(len(reason_right), len(critical)), rubric),
-        "field_presence_ok": _has_fields(answer, returned, rubric),
-        "poor_health_filter_ok": poor_health_ok([row_status(r, rubric) for r in returned], rubric),
-        "sort_order_ok": sort_order_ok([row_score(r) for r in returned]),
+        "field_presence_ok": _has_fields(answer, statuses, scores, rubric),
+        "poor_health_filter_ok": poor_health_ok(statuses, rubric),
+        "sort_order_ok": sort_order_ok(scores),
         "rows_returned": len(returned),
     }
     found = {r.key for r in matched}
@@ -142,12 +148,14 @@ def branch_of(row: AnswerRow, rubric: Rubric) -> str | None:
     return read_reason(read_flag_and_reason(row.cells.get("eligible", ""), rubric)[1], rubric)
 
 
-def _has_fields(answer: Answer, rows: Sequence[AnswerRow], rubric: Rubric) -> bool:
+def _has_fields(
+    answer: Answer, statuses: Sequence[str | None], scores: Sequence[Decimal | None], rubric: Rubric
+) -> bool:
     """A status or score that shares one column with the other counts as there when a row has it."""
     found = set(answer.binding)
-    if "status" not in found and any(row_status(r, rubric) for r in rows):
+    if "status" not in found and any(statuses):
         found.add("status")
-    if "score" not in found and any(row_score(r) is not None for r in rows):
+    if "score" not in found and any(score is not None for score in scores):
         found.add("score")
     return set(rubric.required_fields["r1"]) <= found
 

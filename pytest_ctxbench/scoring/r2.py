@@ -17,12 +17,12 @@ from .fields import r2_columns
 from .health import (
     GoldenRow,
     answer_explanation,
+    claims,
     f1,
     poor_health_ok,
     rank_correlation,
     read_golden_rows,
     rounded,
-    row_score,
     row_status,
     sort_order_ok,
 )
@@ -50,6 +50,7 @@ def score_r2(
     trends = {key: golden_trend(row, rubric) for key, row in rows.items()}
     answer = read_answer(answer_text, r2_columns(rubric), rows, cut_off=failure == "output_truncated")
     returned = answer.rows or ()
+    statuses, scores = claims(returned, rubric)
     matched = [r for r in returned if r.key in rows]
     wrong = [r for r in returned if r.key not in rows]
     precision = share(len(matched), len(returned)) or Fraction(0)
@@ -73,9 +74,9 @@ def score_r2(
         "status_accuracy": rounded(status, rubric),
         "trend_accuracy": rounded(trend, rubric),
         "sessions_accuracy": rounded(_sessions_share(matched, rows, answer), rubric),
-        "field_presence_ok": _has_fields(answer, returned, rubric),
-        "poor_health_filter_ok": poor_health_ok([row_status(r, rubric) for r in returned], rubric),
-        "sort_order_ok": sort_order_ok([row_score(r) for r in returned]),
+        "field_presence_ok": _has_fields(answer, returned, statuses, scores, rubric),
+        "poor_health_filter_ok": poor_health_ok(statuses, rubric),
+        "sort_order_ok": sort_order_ok(scores),
         "rows_returned": len(returned),
     }
     found = {r.key for r in matched}
@@ -143,12 +144,18 @@ def _sessions_share(matched: Sequence[AnswerRow], rows: Mapping[str, GoldenRow],
     return Fraction(right, len(matched))
 
 
-def _has_fields(answer: Answer, rows: Sequence[AnswerRow], rubric: Rubric) -> bool:
+def _has_fields(
+    answer: Answer,
+    rows: Sequence[AnswerRow],
+    statuses: Sequence[str | None],
+    scores: Sequence[Decimal | None],
+    rubric: Rubric,
+) -> bool:
     """A field that shares a column with another one counts as there when a row has it."""
     found = set(answer.binding)
-    if "status" not in found and any(row_status(r, rubric) for r in rows):
+    if "status" not in found and any(statuses):
         found.add("status")
-    if "score" not in found and any(row_score(r) is not None for r in rows):
+    if "score" not in found and any(score is not None for score in scores):
         found.add("score")
     if "trend" not in found and any(trend_of(r, rubric) for r in rows):
         found.add("trend")

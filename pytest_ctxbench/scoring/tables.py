@@ -23,12 +23,20 @@ MAX_TABLES = 1_000
 class TableRow:
     """One body row as written: `cells` are raw (see `clean_cell`), `line` counts from 1 in the text that was read.
 
-    `open_end` is true when the line began with a pipe and did not end with one.
+    `open_end` is true when the line began with a pipe and did not end with one; `plain` when nothing in the line is
+    markup, so that cleaning a cell is stripping it.
     """
 
     cells: tuple[str, ...]
     line: int
     open_end: bool = False
+    plain: bool = False
+
+    def clean(self, index: int) -> str:
+        """The clean cell at `index`; "" where the row has none."""
+        if index >= len(self.cells):
+            return ""
+        return self.cells[index].strip() if self.plain else clean_cell(self.cells[index])
 
 
 @dataclass(slots=True)
@@ -158,7 +166,7 @@ def _fence(line: str) -> re.Match[str] | None:
 
 # --- cells ------------------------------------------------------------------------------------------------------------
 
-_PLAIN_CELL = re.compile(r"[^\\*_`~<>\[\]&\u00b2\u00b3\u00b9\u2070-\u2079]*\Z")
+_MARKUP = re.compile(r"[\\*_`~<>\[\]&\u00b2\u00b3\u00b9\u2070-\u2079]")
 _STRUCK = re.compile(r"~~[^~]*~~|<(?P<tag>del|s|strike|sup)>[^<]*</(?P=tag)>", re.I)
 _BREAK = re.compile(r"<br ?/?>", re.I)
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|<!--[^<>]*-->")
@@ -175,7 +183,7 @@ _ESCAPED_BACK = str.maketrans({v: k for k, v in _ESCAPED_MARK.items()})
 def clean_cell(cell: str) -> str:
     """A cell without escapes, emphasis, code marks, link targets, struck text, HTML tags and footnote marks."""
     cell = cell.strip()
-    if _PLAIN_CELL.match(cell):
+    if _MARKUP.search(cell) is None:
         return cell
     if "\\" in cell:
         cell = _ESCAPED.sub(lambda m: _ESCAPED_MARK.get(m[1], m[1]), cell)
@@ -289,10 +297,13 @@ def _tables_of(
         cells = split_row(line, min(width + 1, MAX_COLUMNS))
         if len(cells) < width and not table.opened_header and line.lstrip().startswith("|"):
             cells.insert(0, "")  # without outer pipes this pipe ends a blank first cell
-        if len(cells) == width and tuple(clean_cell(c) if len(c) <= 500 else "" for c in cells) == repeated:
+        if len(cells) == width and all(
+            (clean_cell(c) if len(c) <= 500 else "") == title for c, title in zip(cells, repeated, strict=False)
+        ):
             if "repeated_header" not in table.flags:
                 table.flags.append("repeated_header")
             continue
         stripped = line.strip()
-        table.rows.append(TableRow(tuple(cells), number, stripped.startswith("|") and not stripped.endswith("|")))
+        open_end = stripped[:1] == "|" and stripped[-1:] != "|"
+        table.rows.append(TableRow(tuple(cells), number, open_end, _MARKUP.search(line) is None))
     return tables
