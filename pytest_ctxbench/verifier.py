@@ -387,9 +387,7 @@ class LocalVerifier(Verifier):
     async def snapshot(self) -> QueueSnapshot:
         """See `Verifier.snapshot`. Raises `VerifierError` (verifier_catalogue) when an object was made, changed or
         removed: what is read through a changed catalogue could be invented (case S10)."""
-        answer, _ = await self._rest.post(
-            "/control/catalogue", {}, repeatable=True, headers={"x-ctxbench-control": self._control_token}
-        )
+        answer, _ = await self._rest.post("/control/catalogue", {}, repeatable=True, headers=self._control)
         changes = answer.get("changes")
         if not isinstance(changes, list):
             raise VerifierError("the endpoint does not say whether its catalogue is the template's; restart it")
