@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from .remembered import remembered
+
 __all__ = ["fold_text", "name_key", "shown"]
 
 # In `re`, \w is what str.isalnum() calls letter or digit in any script, and the underscore.
@@ -21,6 +23,7 @@ _SPACES = re.compile(r"\s+")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
 
 
+@remembered
 def name_key(text: str) -> str:
     """The comparison key of an account name; "" for text without letters and digits.
 
@@ -32,6 +35,7 @@ def name_key(text: str) -> str:
     return unicodedata.normalize("NFKC", _DROPPED.sub("", folded))
 
 
+@remembered
 def fold_text(text: str) -> str:
     """Text as labels are read: NFKC, plain dashes, quotes and spaces, nothing invisible; case stays."""
     if not text.isascii():

@@ -17,6 +17,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from .names import fold_text
+from .remembered import remembered
 
 __all__ = ["NumberFormat", "Reading", "read_number", "round_half_up"]
 
@@ -65,6 +66,11 @@ def read_number(text: str | None, form: NumberFormat = PLAIN) -> Reading:
     """The number that a whole cell states."""
     if text is None or len(text) > _MAX_LENGTH:
         return Reading(None, "null" if text is None else "text")
+    return _read(text, form)
+
+
+@remembered
+def _read(text: str, form: NumberFormat) -> Reading:
     text = _FOOTNOTE.sub("", _GROUP_SPACE.sub("", text.strip()))
     text = fold_text(_SYMBOLS.sub(" ", text))
     if text.lower() in _NULL:
