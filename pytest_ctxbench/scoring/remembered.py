@@ -24,10 +24,10 @@ _KEPT = 16_384
 
 def remembered(function: Callable[Concatenate[str, _P], _T]) -> Callable[Concatenate[str, _P], _T]:
     """For a function of a text, and of hashable values beside it. What it returns must not be changed by callers."""
-    cached = lru_cache(maxsize=_KEPT)(function)
+    cached: Callable[Concatenate[str, _P], _T] = lru_cache(maxsize=_KEPT)(function)  # type: ignore[assignment]
 
     @wraps(function)
-    def read(text: str, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def read(text: str, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if isinstance(text, str) and len(text) <= _SHORT:
             return cached(text, *args, **kwargs)
         return function(text, *args, **kwargs)
