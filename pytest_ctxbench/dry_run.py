@@ -29,7 +29,8 @@ def dry_run(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[str]
 def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[str], bool]:
     bench, settings = session.bench, session.settings
     _ = session.context  # rubric, goldens and context entries are read, so that what is wrong with them shows now
-    done = {p.key for p in planned if session.finished(p) is not None}
+    states = session.states()
+    done = {p.key for p in planned if session.is_finished(p, *states.get(p.key, (None, None)))}
     pending = [p for p in planned if p.key not in done]
     models = list({p.model.id: p for p in planned}.values())
     tasks = list(dict.fromkeys(p.key.task for p in planned))
@@ -89,8 +90,11 @@ def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[
 
 
 def _estimate(session: BenchSession, pending: list[PlannedRun]) -> Estimate:
+    from .record_index import ScoringInputs, indexed
+
     workers = getattr(session.config.option, "numprocesses", None) or 1
-    return estimate(pending, session.store.records(), workers=workers, lane_caps=session.plan.lane_caps)
+    records = (one.facts for one in indexed(session.store, ScoringInputs.of(session.context)))
+    return estimate(pending, records, workers=workers, lane_caps=session.plan.lane_caps)
 
 
 def _estimate_lines(expected: Estimate, pending: int) -> list[str]:
