@@ -41,6 +41,7 @@ def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[
     lines = [
         f"plan: {len(planned)} runs = {len(models)} models, tasks {', '.join(tasks)}, "
         f"conditions {', '.join(conditions)}, {runs} runs each",
+        *_shard_lines(session),
         f"{len(done)} done, {len(pending)} pending in {settings.out}",
         f"roster: {bench.path}; turn cap {bench.limits.turn_cap}; budget ${settings.budget_usd:.2f}"
         + (f", of which ${carried:.4f} went to an interrupted session" if carried else ""),
@@ -87,6 +88,20 @@ def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[
     priced, prices_ok = _price_lines(session, pending)
     probes, probes_ok = _probe_lines(session, planned)
     return lines + priced + probes, prices_ok and probes_ok and not stale
+
+
+def _shard_lines(session: BenchSession) -> list[str]:
+    """Which part of the plan this is, and what holds for a part."""
+    shard = session.settings.shard
+    if shard is None:
+        return []
+    line = (
+        f"shard {shard}: {len(session.plan.runs)} of {session.whole_plan_runs} runs, both conditions of a cell's run "
+        "together; the budget is this shard's own"
+    )
+    if session.settings.endpoint != "local" and any(t.kind == "write" for t in session.bench.tasks.values()):
+        line += "; runs that write to the live REVIEW_QUEUE are all in shard 1"
+    return [line]
 
 
 def _estimate(session: BenchSession, pending: list[PlannedRun]) -> Estimate:

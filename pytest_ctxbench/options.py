@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from .errors import ConfigError
-from .records import Selection
+from .records import Selection, Shard
 
 if TYPE_CHECKING:
     from .layout import Layout
@@ -51,6 +51,8 @@ OPTIONS = (
             "arms (repeatable)"),
     _Option("runs", "count", "N", "runs per model, task and condition (default: the roster's, 5)"),
     _Option("effort", "text", "X", "ask every selected model for this effort; refused where one does not offer it"),
+    _Option("shard", "text", "I/N", "run only part I of N of the plan, on one of N machines; `ctxbench merge` puts "
+            "their folders together (docs/machines.md)"),
     _Option("out", "text", "DIR", "folder for records and CSVs (default: results)"),
     _Option("local", "flag", "", "the reference agents of config/local.yaml on the embedded endpoint; needs no key"),
     _Option("endpoint", "text", "KIND", "local or connect-ai (default: connect-ai when CDATA_EMAIL and "
@@ -72,6 +74,7 @@ class Settings:
     config: Path
     out: Path
     selection: Selection
+    shard: Shard | None
     endpoint: str
     fresh: bool
     skip_price_check: bool
@@ -145,6 +148,7 @@ def resolve(config: pytest.Config) -> Settings:
             runs=values["runs"],
             effort=values["effort"],
         ),
+        shard=_shard(values["shard"]),
         endpoint=endpoint,
         fresh=bool(values["fresh"]),
         skip_price_check=bool(values["skip_price_check"]),
@@ -152,6 +156,15 @@ def resolve(config: pytest.Config) -> Settings:
         budget_usd=DEFAULT_BUDGET_USD if values["budget"] is None else values["budget"],
         env=env,
     )
+
+
+def _shard(text: str | None) -> Shard | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ConfigError(f"--ctx-shard {text}: must be part/parts, from 1/N to N/N, like 2/4")
+    return Shard(int(match[1]), int(match[2]))
 
 
 def _value(config: pytest.Config, option: _Option) -> Any:

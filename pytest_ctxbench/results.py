@@ -15,6 +15,8 @@ from .runner import score_record
 from .store import RecordStore, write_atomically
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
 
     from .runner import RunContext
@@ -30,6 +32,7 @@ __all__ = [
     "score_records",
     "state_of",
     "write_results",
+    "write_tables",
 ]
 
 
@@ -43,22 +46,48 @@ def write_results(
     is no report.html, which is what takes time after a long session. `reasons`: why runs of this session have no
     record.
     """
-    from . import aggregate, effects, gates, summary
+    from . import gates
 
-    out = session.settings.out
     found = runs_of_folder(session.store, session.context)
-    runs = found.runs
-    lines: list[str] = []
     plan: Counter[tuple[str, str, str | None, str | None, str]] = Counter(
         (p.key.task, p.key.model, p.key.effort, p.model.provider, p.key.condition) for p in planned
     )
+    lines, files = write_tables(session.settings.out, session.context, found, plan, report=report)
+    left, complete = _what_is_left(session, planned, reasons, found.states)
+    lines += left
+    runs = found.runs
+    if len(runs):
+        lines.append(f"{len(runs)} records in {session.settings.out}: {', '.join(files)}")
+    # A gate judges what this session was to measure, whatever else lies in the folder.
+    keys = {p.key for p in planned}
+    columns = ("model", "effort", "task", "condition", "run")
+    own = runs[[RunKey(*row) in keys for row in zip(*(runs[name].tolist() for name in columns), strict=True)]]
+    results = [gates.evaluate(gate, own, plan) for gate in session.gates]
+    lines += [result.text for result in results]
+    return Results(lines, complete, all(result.passed for result in results))
+
+
+def write_tables(
+    out: Path,
+    context: RunContext,
+    found: RunsOfFolder,
+    plan: Counter[tuple[str, str, str | None, str | None, str]] | None,
+    *,
+    report: bool = True,
+) -> tuple[list[str], list[str]]:
+    """Write what a folder's runs come to, as a session does: (lines for the terminal, names of the files)."""
+    from . import aggregate, effects, summary
+
+    runs = found.runs
+    lines: list[str] = []
+    files: list[str] = []
     if len(runs):
         aggregate.write_runs_raw(runs, out / "runs_raw.csv")
         aggregate.write_matrix(aggregate.matrix(runs), out / "matrix.csv")
         digest = summary.summarise(runs)
         write_atomically(out / "summary.md", summary.markdown(digest).encode("utf-8", "replace"))
         lines += summary.terminal_lines(digest)
-        files = ["runs_raw.csv", "matrix.csv", "summary.md"]
+        files += ["runs_raw.csv", "matrix.csv", "summary.md"]
         if set(CONDITIONS) <= set(runs["condition"].tolist()):
             table = effects.effects(runs, planned=plan)
             lines += effects.headline(table)
@@ -68,19 +97,9 @@ def write_results(
         else:
             from .report import write_report
 
-            files += [path.name for path in write_report(out, session.context, runs=runs)]
+            files += [path.name for path in write_report(out, context, runs=runs)]
     lines += [f"asked for {model}, served as {other}: {n} runs" for (model, other), n in sorted(found.served.items())]
-    left, complete = _what_is_left(session, planned, reasons, found.states)
-    lines += left
-    if len(runs):
-        lines.append(f"{len(runs)} records in {out}: {', '.join(files)}")
-    # A gate judges what this session was to measure, whatever else lies in the folder.
-    keys = {p.key for p in planned}
-    columns = ("model", "effort", "task", "condition", "run")
-    own = runs[[RunKey(*row) in keys for row in zip(*(runs[name].tolist() for name in columns), strict=True)]]
-    results = [gates.evaluate(gate, own, plan) for gate in session.gates]
-    lines += [result.text for result in results]
-    return Results(lines, complete, all(result.passed for result in results))
+    return lines, files
 
 
 @dataclass(frozen=True, slots=True)

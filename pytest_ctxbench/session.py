@@ -30,7 +30,7 @@ from .executor import PREFLIGHT_DONE
 from .fingerprint import fingerprints
 from .holds import Holds
 from .options import Settings, resolve
-from .plan import Plan, PlannedRun, build_plan
+from .plan import Plan, PlannedRun, build_plan, sharded
 from .record_view import RunResult
 from .records import RunKey
 from .services import (
@@ -86,7 +86,9 @@ class BenchSession:
         self.config = config
         self.settings: Settings = resolve(config)
         self.bench: Bench = load_bench(self.settings.config, self.settings.layout)
-        self.plan: Plan = build_plan(self.bench, self.settings.selection)
+        whole = build_plan(self.bench, self.settings.selection)
+        self.plan: Plan = sharded(whole, self.settings.shard, one_queue=self.settings.endpoint != "local")
+        self.whole_plan_runs = len(whole.runs)
         self.gates = self._parsed_gates()
         self.store = RecordStore(self.settings.out)
         worker = getattr(config, "workerinput", None)
