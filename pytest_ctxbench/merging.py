@@ -126,7 +126,7 @@ def _check_fingerprint(record: dict[str, Any], path: Path, made: dict[tuple[str,
     """Runs of one table were made under the same settings; what differs is named."""
     task, condition = str(record["task"]), str(record["condition"])
     parts = record.get("fingerprint_parts") or {}
-    wanted = [((name,), str(parts.get(name)), name) for name in _COMMON]
+    wanted: list[tuple[tuple[str, ...], str, str]] = [((name,), str(parts.get(name)), name) for name in _COMMON]
     wanted += [
         ((task, condition, name), str(value), f"{name} of {task} {condition}")
         for name, value in sorted(parts.items())
@@ -137,7 +137,8 @@ def _check_fingerprint(record: dict[str, Any], path: Path, made: dict[tuple[str,
         known = made.setdefault(key, (value, path))
         if known[0] != value:
             raise ConfigError(
-                f"{path}: was made under other settings than {known[1]} ({name} differs); merge only folders of one plan"
+                f"{path}: was made under other settings than {known[1]} ({name} differs); merge only folders of "
+                "one plan"
             )
 
 

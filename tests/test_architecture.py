@@ -20,8 +20,8 @@ LAYERS = (
     ("runner",),
     ("agent.loop", "agent.retry", "agent.dialects", "agent.provider_errors", "agent.normalise", "mcp_session",
      "verifier", "connect_ai", "price_check", "http_client", "local", "loop_thread", "systems", "loading", "load_lock"),
-    ("store", "merging", "budget", "estimate", "holds", "fingerprint", "timing", "machine_lock", "aggregate", "summary", "effects",
-     "gates", "adoption", "generate"),
+    ("store", "merging", "budget", "estimate", "holds", "fingerprint", "timing", "machine_lock", "aggregate", "summary",
+     "effects", "gates", "adoption", "generate"),
     ("goldens", "dataset", "entries", "plan", "config", "scoring", "pricing"),
     ("agent.types", "models", "usage", "records", "columns", "layout", "redaction", "errors", "agent"),
 )  # fmt: skip
