@@ -301,10 +301,11 @@ def _used(since: Mapping[str, int], texts: Mapping[str, str], trace: Sequence[Ma
             yield name
 
 
-def _tables(text: str) -> set[tuple[str, ...]]:
+@lru_cache(maxsize=256)
+def _tables(text: str) -> frozenset[tuple[str, ...]]:
     """The tables that an entry is about: names of exactly three parts (one of four parts is a column elsewhere)."""
     found = (tuple(ticked.lower().split(".")) for ticked in _TICKED.findall(text))
-    return {parts for parts in found if len(parts) == 3 and all(map(_IDENTIFIER.fullmatch, parts))}
+    return frozenset(p for p in found if len(p) == 3 and all(map(_IDENTIFIER.fullmatch, p)))
 
 
 def _names_table(found: tuple[str, ...], table: tuple[str, ...]) -> bool:
@@ -320,9 +321,10 @@ def _columns(text: str) -> frozenset[str]:
     return frozenset(t.lower() for t in ticked if not (t.isupper() and t.isalpha()))
 
 
-def _constants(text: str) -> set[str]:
+@lru_cache(maxsize=256)
+def _constants(text: str) -> frozenset[str]:
     dates = set(_DATE.findall(text))
-    return (dates | {_number(n) for n in _NUMBER.findall(_DATE.sub(" ", text))}) - {""}
+    return frozenset(dates | {_number(n) for n in _NUMBER.findall(_DATE.sub(" ", text))}) - {""}
 
 
 # ---------------------------------------------------------------- the effect, as assigned and among adopters

@@ -38,6 +38,7 @@ __all__ = [
     "COLUMN_KINDS",
     "MATRIX_DECIMALS",
     "MATRIX_KINDS",
+    "RunsColumns",
     "builtin_rows",
     "cell_aggregates",
     "condition_order",
@@ -251,6 +252,41 @@ def runs_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return typed_table(cells, {**COLUMN_KINDS, **dict.fromkeys(others, "text")})
 
 
+class RunsColumns:
+    """A runs table that grows row by row, without a dict for each row: `add` rows of `columns.RUNS_RAW`."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, list[Any]] = {name: [] for name in RUNS_RAW}
+        self._texts: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._columns["task"])
+
+    def add(self, row: Sequence[Any]) -> None:
+        """The values of `RUNS_RAW` as `flatten` made them."""
+        texts = self._texts
+        for column, value in zip(self._columns.values(), row, strict=True):
+            column.append(texts.setdefault(value, value) if type(value) is str and len(value) < 100 else value)
+
+    def set(self, name: str, values: Sequence[float | None]) -> None:
+        """A column that needs all rows, in the order in which they were added."""
+        self._columns[name] = list(values)
+
+    def table(self) -> pd.DataFrame:
+        """As `runs_table` makes it. Empties this."""
+        import pandas as pd
+
+        keys = ("task", "model", "effort", "provider", "condition", "run")
+        sorting = [dict(zip(keys, row, strict=True)) for row in zip(*(self._columns[k] for k in keys), strict=True)]
+        places = [_row_order(row) for row in sorting]
+        order = sorted(range(len(places)), key=places.__getitem__)
+        arrays = {}
+        for name in RUNS_RAW:
+            column = self._columns.pop(name)
+            arrays[name] = pd.array([column[i] for i in order], dtype=_DTYPES[COLUMN_KINDS[name]])
+        return pd.DataFrame(arrays)
+
+
 _DTYPES: dict[str, Any] = {"text": "string", "boolean": "boolean", "integer": "Int64", "number": "Float64"}
 
 
@@ -270,6 +306,10 @@ def _number_text(value: float) -> str:
     return format(Decimal(repr(value)), "f")
 
 
+#: Rows of a table that are builtin values at one time.
+_ROWS_AT_ONCE = 5_000
+
+
 def table_bytes(table: pd.DataFrame, columns: Sequence[str]) -> bytes:
     """The table as CSV: UTF-8, LF, blank for NA, True/False. A column that the table lacks is blank.
 
@@ -278,8 +318,10 @@ def table_bytes(table: pd.DataFrame, columns: Sequence[str]) -> bytes:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
-    for row in builtin_rows(table):
-        writer.writerow([_text_of(row.get(name)) for name in columns])
+    held = [name for name in columns if name in table.columns]
+    for start in range(0, len(table), _ROWS_AT_ONCE):
+        for row in builtin_rows(table.iloc[start : start + _ROWS_AT_ONCE][held]):
+            writer.writerow([_text_of(row.get(name)) for name in columns])
     return buffer.getvalue().encode("utf-8", "replace")
 
 
@@ -474,7 +516,11 @@ def plain_rows(runs: pd.DataFrame) -> list[dict[str, Any]]:
     and three keys of their own: `ended_in_error`, `kind` (read, write or None) and `shown_model` (the label, made
     unique by the id where two models share one).
     """
-    rows = [{**dict.fromkeys(RUNS_RAW), **row} for row in builtin_rows(runs)]
+    rows = builtin_rows(runs)
+    for name in RUNS_RAW:
+        if name not in runs.columns:
+            for row in rows:
+                row[name] = None
     kinds = _task_kinds(rows)
     names = _shown_models(rows)
     for row in rows:

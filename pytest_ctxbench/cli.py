@@ -22,6 +22,7 @@ COMMANDS = {
     "check": "say how far the set-up of a service is, and what to do next",
     "report": "write the report of a session's folder as one HTML file",
     "export": "write a session's runs as logs of Inspect AI or as OpenTelemetry spans",
+    "merge": "put the folders of several machines together",
     "score": "score one answer or one queue against a golden",
 }
 

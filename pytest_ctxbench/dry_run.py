@@ -29,7 +29,8 @@ def dry_run(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[str]
 def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[str], bool]:
     bench, settings = session.bench, session.settings
     _ = session.context  # rubric, goldens and context entries are read, so that what is wrong with them shows now
-    done = {p.key for p in planned if session.finished(p) is not None}
+    states = session.states()
+    done = {p.key for p in planned if session.is_finished(p, *states.get(p.key, (None, None)))}
     pending = [p for p in planned if p.key not in done]
     models = list({p.model.id: p for p in planned}.values())
     tasks = list(dict.fromkeys(p.key.task for p in planned))
@@ -40,6 +41,7 @@ def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[
     lines = [
         f"plan: {len(planned)} runs = {len(models)} models, tasks {', '.join(tasks)}, "
         f"conditions {', '.join(conditions)}, {runs} runs each",
+        *_shard_lines(session),
         f"{len(done)} done, {len(pending)} pending in {settings.out}",
         f"roster: {bench.path}; turn cap {bench.limits.turn_cap}; budget ${settings.budget_usd:.2f}"
         + (f", of which ${carried:.4f} went to an interrupted session" if carried else ""),
@@ -88,9 +90,26 @@ def _plan_lines(session: BenchSession, planned: list[PlannedRun]) -> tuple[list[
     return lines + priced + probes, prices_ok and probes_ok and not stale
 
 
+def _shard_lines(session: BenchSession) -> list[str]:
+    """Which part of the plan this is, and what holds for a part."""
+    shard = session.settings.shard
+    if shard is None:
+        return []
+    line = (
+        f"shard {shard}: {len(session.plan.runs)} of {session.whole_plan_runs} runs, both conditions of a cell's run "
+        "together; the budget is this shard's own"
+    )
+    if session.settings.endpoint != "local" and any(t.kind == "write" for t in session.bench.tasks.values()):
+        line += "; runs that write to the live REVIEW_QUEUE are all in shard 1"
+    return [line]
+
+
 def _estimate(session: BenchSession, pending: list[PlannedRun]) -> Estimate:
+    from .record_index import ScoringInputs, indexed
+
     workers = getattr(session.config.option, "numprocesses", None) or 1
-    return estimate(pending, session.store.records(), workers=workers, lane_caps=session.plan.lane_caps)
+    records = (one.facts for one in indexed(session.store, ScoringInputs.of(session.context)))
+    return estimate(pending, records, workers=workers, lane_caps=session.plan.lane_caps)
 
 
 def _estimate_lines(expected: Estimate, pending: int) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from .errors import ConfigError
-from .records import Selection
+from .records import Selection, Shard
 
 if TYPE_CHECKING:
     from .layout import Layout
@@ -54,6 +54,8 @@ OPTIONS = (
             "arms (repeatable)"),
     _Option("runs", "count", "N", "runs per model, task and condition (default: the roster's, 5)"),
     _Option("effort", "text", "X", "ask every selected model for this effort; refused where one does not offer it"),
+    _Option("shard", "text", "I/N", "run only part I of N of the plan, on one of N machines; `ctxbench merge` puts "
+            "their folders together (docs/machines.md)"),
     _Option("out", "text", "DIR", "folder for records and CSVs (default: results)"),
     _Option("local", "flag", "", "the reference agents of config/local.yaml on the embedded endpoint; needs no key"),
     _Option("endpoint", "text", "KIND", "local or connect-ai (default: connect-ai when CDATA_EMAIL and "
@@ -77,6 +79,7 @@ class Settings:
     config: Path
     out: Path
     selection: Selection
+    shard: Shard | None
     endpoint: str
     fresh: bool
     concurrency: int
@@ -151,6 +154,7 @@ def resolve(config: pytest.Config) -> Settings:
             runs=values["runs"],
             effort=values["effort"],
         ),
+        shard=_shard(values["shard"]),
         endpoint=endpoint,
         fresh=bool(values["fresh"]),
         concurrency=values["concurrency"] or (WORKER_CONCURRENCY if _has_workers(config) else 1),
@@ -164,6 +168,15 @@ def resolve(config: pytest.Config) -> Settings:
 def _has_workers(config: pytest.Config) -> bool:
     """Whether this is an xdist session: its controller or one of its workers."""
     return hasattr(config, "workerinput") or bool(getattr(config.option, "tx", None))
+
+
+def _shard(text: str | None) -> Shard | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ConfigError(f"--ctx-shard {text}: must be part/parts, from 1/N to N/N, like 2/4")
+    return Shard(int(match[1]), int(match[2]))
 
 
 def _value(config: pytest.Config, option: _Option) -> Any:

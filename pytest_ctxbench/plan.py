@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from .config import Bench
 from .errors import ConfigError
 from .models import Model
-from .records import RunKey, Selection
+from .records import RunKey, Selection, Shard
 
-__all__ = ["Plan", "PlannedRun", "build_plan"]
+__all__ = ["Plan", "PlannedRun", "build_plan", "sharded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,47 @@ def build_plan(bench: Bench, selection: Selection | None = None) -> Plan:
                     runs.append(PlannedRun(key, model, bench.lane(model), exclusive, len(runs)))
     caps = {bench.lane(m): cap for m in models if (cap := bench.lane_cap(m)) is not None}
     return Plan(tuple(runs), models, caps)
+
+
+def sharded(plan: Plan, shard: Shard | None, *, one_queue: bool) -> Plan:
+    """The part of a plan that one machine runs; the whole plan without a shard.
+
+    Whole cell pairs are dealt out: all conditions of a model, task and run number stay on one machine, so that a
+    machine's or network's own speed falls on both sides of every comparison. They are dealt in turn, by run and task,
+    each run beginning with another model: parts differ by one pair at most, and no part has a model to itself. With
+    `one_queue` (a live service has one REVIEW_QUEUE, whatever the number of machines) all pairs that need it are in
+    part 1, and the others are dealt so that parts stay as equal as they can be. Raises `ConfigError` for a part
+    without a run.
+    """
+    if shard is None:
+        return plan
+    place = {model.id: n for n, model in enumerate(plan.models)}
+    pairs: dict[tuple[int, str, str], list[PlannedRun]] = {}
+    for run in plan.runs:
+        pairs.setdefault((run.key.run, run.key.task, run.key.model), []).append(run)
+    tasks = list(dict.fromkeys(run.key.task for run in plan.runs))
+
+    def turn(pair: tuple[int, str, str]) -> tuple[int, int, int]:
+        number, task, model = pair
+        return number, tasks.index(task), (place[model] - number) % len(place)
+
+    loads = [0] * shard.of
+    mine: set[int] = set()
+    queued = {pair for pair, runs in pairs.items() if one_queue and runs[0].exclusive}
+    for pair in sorted(pairs, key=lambda pair: (pair not in queued, *turn(pair))):
+        part = 0 if pair in queued else loads.index(min(loads))
+        loads[part] += 1
+        if part == shard.number - 1:
+            mine.update(run.order for run in pairs[pair])
+    if not mine:
+        why = "all that write to the live REVIEW_QUEUE are in part 1" if queued else "a pair is never parted"
+        raise ConfigError(
+            f"--ctx-shard {shard}: holds no run: the selection has {len(pairs)} pairs of conditions, and {why}; take "
+            "fewer parts"
+        )
+    own = tuple(run for run in plan.runs if run.order in mine)
+    kept = {run.key.model for run in own}
+    return Plan(own, tuple(m for m in plan.models if m.id in kept), plan.lane_caps)
 
 
 def _refuse_unknown(option: str, asked: Sequence[str], known: Iterable[str], where: str) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "TASKS",
     "RunKey",
     "Selection",
+    "Shard",
     "item_slug",
     "safe_id",
     "shape_problem",
@@ -160,6 +161,17 @@ class RunKey:
         share one.
         """
         return f"{item_slug(self.model)}-{self.effort}-{self.condition}-run{self.run}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Part `number` (from 1) of `of` parts of a plan."""
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
 
 
 @dataclass(frozen=True, slots=True)

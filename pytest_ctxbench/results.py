@@ -6,22 +6,34 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import ConfigError
 from .plan import PlannedRun
 from .records import CONDITIONS, RunKey
 from .runner import score_record
-from .store import RecordStore, key_of, write_atomically
+from .store import RecordStore, write_atomically
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
 
     from .runner import RunContext
     from .scoring import Score
     from .session import BenchSession
 
-__all__ = ["Results", "runs_of_records", "score_records", "write_results"]
+__all__ = [
+    "Results",
+    "RunState",
+    "RunsOfFolder",
+    "runs_of_folder",
+    "runs_of_records",
+    "score_records",
+    "state_of",
+    "write_results",
+    "write_tables",
+]
 
 
 def write_results(
@@ -34,28 +46,49 @@ def write_results(
     is no report.html, which is what takes time after a long session. `reasons`: why runs of this session have no
     record.
     """
-    from . import aggregate, effects, gates, summary
+    from . import gates
 
-    out = session.settings.out
-    records = {
-        key: record
-        for record in session.store.records()
-        if record["task"] in session.bench.tasks and (key := key_of(record)) is not None
-    }
-    scores = score_records(records, session.context)
-    lines: list[str] = []
-    runs = runs_of_records(session.store, records, scores, session.context)
+    found = runs_of_folder(session.store, session.context)
     plan: Counter[tuple[str, str, str | None, str | None, str]] = Counter(
         (p.key.task, p.key.model, p.key.effort, p.model.provider, p.key.condition) for p in planned
     )
-    if records:
+    lines, files = write_tables(session.settings.out, session.context, found, plan, report=report)
+    left, complete = _what_is_left(session, planned, reasons, found.states)
+    lines += left
+    runs = found.runs
+    if len(runs):
+        lines.append(f"{len(runs)} records in {session.settings.out}: {', '.join(files)}")
+    # A gate judges what this session was to measure, whatever else lies in the folder.
+    keys = {p.key for p in planned}
+    columns = ("model", "effort", "task", "condition", "run")
+    own = runs[[RunKey(*row) in keys for row in zip(*(runs[name].tolist() for name in columns), strict=True)]]
+    results = [gates.evaluate(gate, own, plan) for gate in session.gates]
+    lines += [result.text for result in results]
+    return Results(lines, complete, all(result.passed for result in results))
+
+
+def write_tables(
+    out: Path,
+    context: RunContext,
+    found: RunsOfFolder,
+    plan: Counter[tuple[str, str, str | None, str | None, str]] | None,
+    *,
+    report: bool = True,
+) -> tuple[list[str], list[str]]:
+    """Write what a folder's runs come to, as a session does: (lines for the terminal, names of the files)."""
+    from . import aggregate, effects, summary
+
+    runs = found.runs
+    lines: list[str] = []
+    files: list[str] = []
+    if len(runs):
         aggregate.write_runs_raw(runs, out / "runs_raw.csv")
         aggregate.write_matrix(aggregate.matrix(runs), out / "matrix.csv")
         digest = summary.summarise(runs)
         write_atomically(out / "summary.md", summary.markdown(digest).encode("utf-8", "replace"))
         lines += summary.terminal_lines(digest)
-        files = ["runs_raw.csv", "matrix.csv", "summary.md"]
-        if len({record["condition"] for record in records.values()} & set(CONDITIONS)) == len(CONDITIONS):
+        files += ["runs_raw.csv", "matrix.csv", "summary.md"]
+        if set(CONDITIONS) <= set(runs["condition"].tolist()):
             table = effects.effects(runs, planned=plan)
             lines += effects.headline(table)
             files += [path.name for path in effects.write_tables(table, runs, out)]
@@ -64,19 +97,9 @@ def write_results(
         else:
             from .report import write_report
 
-            files += [path.name for path in write_report(out, session.context, runs=runs, scores=scores)]
-    lines += _served_by_others(list(records.values()))
-    left, complete = _what_is_left(session, planned, reasons)
-    lines += left
-    if records:
-        lines.append(f"{len(records)} records in {out}: {', '.join(files)}")
-    # A gate judges what this session was to measure, whatever else lies in the folder.
-    keys = {p.key for p in planned}
-    columns = ("model", "effort", "task", "condition", "run")
-    own = runs[[RunKey(*row) in keys for row in zip(*(runs[name].tolist() for name in columns), strict=True)]]
-    results = [gates.evaluate(gate, own, plan) for gate in session.gates]
-    lines += [result.text for result in results]
-    return Results(lines, complete, all(result.passed for result in results))
+            files += [path.name for path in write_report(out, context, runs=runs)]
+    lines += [f"asked for {model}, served as {other}: {n} runs" for (model, other), n in sorted(found.served.items())]
+    return lines, files
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +142,63 @@ def runs_of_records(
     return aggregate.runs_table(rows)
 
 
-def _served_by_others(records: list[dict[str, Any]]) -> list[str]:
-    """Runs whose provider named another model than the one that was asked for, a dated version of it included."""
-    served = Counter(
-        (r["model"], r["resolved_model"]) for r in records if r.get("resolved_model") not in (None, r["model"])
-    )
-    return [f"asked for {model}, served as {other}: {count} runs" for (model, other), count in sorted(served.items())]
+class RunState(NamedTuple):
+    """`error_class` is None for a run that was measured."""
+
+    error_class: str | None
+    fingerprint: str | None
+
+
+def state_of(record: Mapping[str, Any]) -> RunState:
+    """Of a record, or of its facts in the index."""
+    failed = record.get("error") is not None
+    return RunState(str(record.get("error_class")) if failed else None, record.get("fingerprint"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunsOfFolder:
+    """`runs` is the runs table. `served` counts (model asked for, model that the provider named) where these differ, a
+    dated version included. `states` has every record, also one of a task that the roster lacks."""
+
+    runs: pd.DataFrame
+    served: Counter[tuple[str, str]]
+    states: dict[RunKey, RunState]
+
+
+def runs_of_folder(store: RecordStore, context: RunContext) -> RunsOfFolder:
+    """The runs table of a folder's records, through its index. Raises `ConfigError` naming a record without a score."""
+    from . import aggregate, timing
+    from .record_index import ScoringInputs, indexed
+
+    times, columns = timing.NormTimes(), aggregate.RunsColumns()
+    stems: list[str] = []
+    earlier: list[float | None] = []
+    served: Counter[tuple[str, str]] = Counter()
+    states: dict[RunKey, RunState] = {}
+    for one in indexed(store, ScoringInputs.of(context)):
+        facts, key = one.facts, one.key
+        states[key] = state_of(facts)
+        if one.problem is not None:
+            raise ConfigError(f"the record {key.stem}: {one.problem}")
+        if one.row is None:
+            continue
+        times.add(facts, facts["calls"])
+        columns.add(one.row)
+        stems.append(key.stem)
+        earlier.append(store.earlier_cost(facts))
+        if facts.get("resolved_model") not in (None, key.model):
+            served[key.model, facts["resolved_model"]] += 1
+    norm = times.by_stem()
+    columns.set("norm_time_s", [norm.get(stem) for stem in stems])
+    columns.set("earlier_attempts_cost_usd", earlier)
+    return RunsOfFolder(columns.table(), served, states)
 
 
 def _what_is_left(
-    session: BenchSession, planned: list[PlannedRun], reasons: Mapping[RunKey, str]
+    session: BenchSession,
+    planned: list[PlannedRun],
+    reasons: Mapping[RunKey, str],
+    states: Mapping[RunKey, RunState],
 ) -> tuple[list[str], bool]:
     """Runs without a score, apart by reason: lacking a key, left pending, ended in an error, never run; and whether
     there are none but those that lack a key."""
@@ -137,15 +207,15 @@ def _what_is_left(
     pending: dict[str, list[str]] = {}
     needed: list[float] = []
     for run in planned:
-        if session.finished(run) is not None:
+        state = states.get(run.key)
+        if state is not None and session.is_finished(run, state.error_class, state.fingerprint):
             continue
         reason = reasons.get(run.key)
         if reason is not None and not reason.startswith(("left pending", "ended in an error")):
             keyless[reason] += 1
             continue
         if reason is None:
-            record = session.store.load(run.key)
-            reason = f"ended in an error ({record['error_class']})" if record is not None else "did not run"
+            reason = f"ended in an error ({state.error_class})" if state is not None else "did not run"
         elif "budget of $" in reason:
             reason = f"left pending: the budget of {_usd(session.settings.budget_usd)} does not reach for them"
             needed += [float(usd) for usd in re.findall(r"could cost \$([0-9.]+[0-9])", reasons.get(run.key, ""))]

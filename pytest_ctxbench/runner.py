@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import adoption
 from .agent.loop import run_conversation
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .budget import Budget
     from .verifier import Verifier
 
-__all__ = ["RunContext", "execute", "score_record"]
+__all__ = ["RunContext", "ScoringContext", "execute", "score_record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,16 @@ class RunContext:
         return self._entries[condition]
 
 
-def score_record(record: Mapping[str, Any], context: RunContext) -> Score | None:
+class ScoringContext(Protocol):
+    """What a score depends on beside the record; a `RunContext` is one."""
+
+    @property
+    def goldens(self) -> Mapping[str, Sequence[Mapping[str, str]]]: ...
+    @property
+    def rubric(self) -> Rubric: ...
+
+
+def score_record(record: Mapping[str, Any], context: ScoringContext) -> Score | None:
     """The score, recomputed from what the record saved; None for a run that ended in an error."""
     if record.get("error") is not None:
         return None

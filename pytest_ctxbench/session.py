@@ -13,7 +13,7 @@ import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ from .executor import PREFLIGHT_DONE
 from .fingerprint import fingerprints
 from .holds import Holds
 from .options import Settings, resolve
-from .plan import Plan, PlannedRun, build_plan
+from .plan import Plan, PlannedRun, build_plan, sharded
 from .record_view import RunResult
 from .records import RunKey
 from .redaction import url_secrets
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from .flight import Attempt, Flight
     from .gates import Gate
     from .models import Model
+    from .results import RunState
     from .runner import RunContext
     from .scheduling import PlanScheduling, Rules
 
@@ -83,7 +84,9 @@ class BenchSession:
         self.config = config
         self.settings: Settings = resolve(config)
         self.bench: Bench = load_bench(self.settings.config, self.settings.layout)
-        self.plan: Plan = build_plan(self.bench, self.settings.selection)
+        whole = build_plan(self.bench, self.settings.selection)
+        self.plan: Plan = sharded(whole, self.settings.shard, one_queue=self.settings.endpoint != "local")
+        self.whole_plan_runs = len(whole.runs)
         self.gates = self._parsed_gates()
         self.store = RecordStore(self.settings.out)
         worker = getattr(config, "workerinput", None)
@@ -105,6 +108,7 @@ class BenchSession:
         self._landed: list[str] = []
         self._verdict: pytest.ExitCode | None = None
         self._from_records = 0
+        self._finished: set[RunKey] = set()
         self._measured = 0
         self._goldens: dict[str, Sequence[dict[str, str]]] = {}
         if worker is None:
@@ -199,8 +203,9 @@ class BenchSession:
             self._take_lock()
             self.store.sweep()
             sweep_folders(Path(tempfile.gettempdir()))
-            self._set_aside_or_refuse(planned)
-            self._from_records = sum(self.finished(p) is not None for p in planned)
+            states = self._set_aside_or_refuse(planned)
+            self._finished = {p.key for p in planned if self.is_finished(p, *states.get(p.key, (None, None)))}
+            self._from_records = len(self._finished)
             self._lines += self.prices.check(
                 self._paid_models(planned), self.bench, self.settings.env, skip=self.settings.skip_price_check
             )
@@ -235,7 +240,7 @@ class BenchSession:
                 p.model.id: p.model
                 for p in planned
                 if not p.model.reference
-                and self.finished(p) is None
+                and p.key not in self._finished
                 and (p.model.key_env is None or self.settings.env.get(p.model.key_env))
             }.values()
         )
@@ -261,40 +266,49 @@ class BenchSession:
 
     def stale_problem(self) -> str | None:
         """What a session would refuse to mix with; None when the folder's records fit, or `--ctx-fresh` is given."""
-        stale = [] if self.settings.fresh else self._stale()
+        stale = [] if self.settings.fresh else self._stale(self.states())
         return self._refusal(stale) if stale else None
 
-    def _set_aside_or_refuse(self, planned: list[PlannedRun]) -> None:
-        """Records made under other settings are never mixed in: `--ctx-fresh` archives them, else it is an error."""
-        stale = self._stale()
+    def states(self) -> dict[RunKey, RunState]:
+        """What became of every run on record, out of the folder's index."""
+        from .record_index import ScoringInputs, indexed
+        from .results import state_of
+
+        return {one.key: state_of(one.facts) for one in indexed(self.store, ScoringInputs.of(self.context))}
+
+    def _set_aside_or_refuse(self, planned: list[PlannedRun]) -> dict[RunKey, RunState]:
+        """Records made under other settings are never mixed in: `--ctx-fresh` archives them, else it is an error. What
+        is left in the folder."""
+        states = self.states()
+        stale = self._stale(states)
         if self.settings.fresh:
             stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-            from .store import key_of
-
-            keys = {p.key for p in planned} | {k for r, _ in stale if (k := key_of(r)) is not None}
+            keys = {p.key for p in planned} | set(stale)
             moved = self.store.archive(sorted(keys), stamp)
             if moved:
                 self._lines.append(f"--ctx-fresh: {moved} earlier records moved to {self.settings.out}/archive/{stamp}")
         elif stale:
             raise ConfigError(self._refusal(stale))
+        return {} if self.settings.fresh else states
 
-    def _stale(self) -> list[tuple[dict[str, Any], dict[str, str]]]:
-        """Records that were made under other settings, each with the present parts of its fingerprint."""
+    def _stale(self, states: Mapping[RunKey, RunState]) -> list[RunKey]:
+        """Runs whose records were made under other settings."""
         stale = []
-        for record in self.store.records():
-            wanted = self.fingerprints.get((record["task"], record["condition"]))
-            if wanted is not None and record.get("fingerprint") != wanted[0]:
-                stale.append((record, wanted[1]))
-        return stale
+        for key, state in states.items():
+            wanted = self.fingerprints.get((key.task, key.condition))
+            if wanted is not None and state.fingerprint != wanted[0]:
+                stale.append(key)
+        return sorted(stale)
 
-    def _refusal(self, stale: list[tuple[dict[str, Any], dict[str, str]]]) -> str:
-        record, parts = stale[0]
+    def _refusal(self, stale: list[RunKey]) -> str:
+        key = stale[0]
+        record, parts = self.store.load(key) or {}, self.fingerprints[key.task, key.condition][1]
         former = record.get("fingerprint_parts") or {}
         changed = [name for name, value in parts.items() if former.get(name) != value] or ["the fingerprint"]
         return (
             f"{self.settings.out}: {len(stale)} records were made under other settings "
             f"({', '.join(changed)} differ, "
-            f"first: {record['task']} {record['condition']} {record['model']} run {record['run']}); "
+            f"first: {key.task} {key.condition} {key.model} run {key.run}); "
             "use another --ctx-out, or --ctx-fresh to set them aside"
         )
 
@@ -378,10 +392,14 @@ class BenchSession:
     def finished(self, planned: PlannedRun) -> dict[str, Any] | None:
         """The record of a run that need not be executed again."""
         record = self.store.load(planned.key)
-        if record is None or record.get("error") is not None:
-            return None
-        wanted = self.fingerprints[planned.key.task, planned.key.condition][0]
-        return record if record.get("fingerprint") == wanted else None
+        from .results import state_of
+
+        return record if record is not None and self.is_finished(planned, *state_of(record)) else None
+
+    def is_finished(self, planned: PlannedRun, error_class: str | None, fingerprint: str | None) -> bool:
+        """Whether a run with such a record (`results.RunState`) need not be executed again."""
+        wanted = self.fingerprints.get((planned.key.task, planned.key.condition))
+        return error_class is None and fingerprint is not None and wanted is not None and fingerprint == wanted[0]
 
     def flight(self, executor: Executor) -> Flight:
         """What executes this process's runs. The services are there."""

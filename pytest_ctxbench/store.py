@@ -26,7 +26,7 @@ from typing import Any
 from .errors import ConfigError, HarnessError
 from .records import SCHEMA_VERSION, RunKey, shape_problem
 
-__all__ = ["RecordStore", "key_of", "process_is_alive", "write_atomically"]
+__all__ = ["RecordStore", "key_of", "process_is_alive", "read_record", "write_atomically"]
 
 #: Levels of nesting that are kept where the encoder gives up.
 _DEEPEST = 100
@@ -79,6 +79,32 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return f"[{type(value).__name__} that cannot be stored]"
 
 
+def read_record(raw: bytes, path: Path, key: RunKey | None = None) -> tuple[dict[str, Any] | None, str]:
+    """The record that a file's bytes hold, or None and what is wrong with them. `key` is the run it must be of.
+
+    Raises `ConfigError` for a record of a newer schema, which is not damaged.
+    """
+    try:
+        record = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None, "is empty" if not raw.strip() else "is not one whole JSON document"
+    if not isinstance(record, dict) or any(f not in record for f in (*_KEY_FIELDS, "schema_version")):
+        return None, "lacks the fields of a record"
+    if isinstance(record["schema_version"], int) and record["schema_version"] > SCHEMA_VERSION:
+        raise ConfigError(
+            f"{path}: was written by a newer version (schema {record['schema_version']!r}, this one knows "
+            f"{SCHEMA_VERSION}); update pytest-ctxbench or use another --ctx-out"
+        )
+    own = key_of(record)
+    if own is None or f"{own.stem}.json" != path.name or (key is not None and own != key):
+        return None, "holds the record of another run"
+    if not isinstance(record["schema_version"], int):
+        return None, "cannot be used: schema_version is not a number"
+    if (shape := shape_problem(record)) is not None:
+        return None, f"cannot be used: {shape}"
+    return record, ""
+
+
 @dataclass(slots=True)
 class RecordStore:
     """`out` is the session's output folder. `warnings` collects one line for each file that was set aside."""
@@ -98,46 +124,26 @@ class RecordStore:
 
     def load(self, key: RunKey) -> dict[str, Any] | None:
         """The record, also one that ended in an error; None when there is none (or it was damaged)."""
-        return self._read(self.path(key), key)
+        return self.read(self.path(key), key)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Every readable record in the folder, by file name."""
         for path in sorted(self.runs.glob("*.json")) if self.runs.is_dir() else ():
-            record = self._read(path, None)
+            record = self.read(path)
             if record is not None:
                 yield record
 
-    def _read(self, path: Path, key: RunKey | None) -> dict[str, Any] | None:
+    def read(self, path: Path, key: RunKey | None = None) -> dict[str, Any] | None:
+        """The record in one of the folder's files; a damaged one is set aside."""
         try:
             raw = path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error.strerror}); mend its permissions") from None
-        problem = None
-        record: Any = None
-        try:
-            record = json.loads(raw)
-        except (ValueError, RecursionError):
-            problem = "is empty" if not raw.strip() else "is not one whole JSON document"
-        if problem is None:
-            if not isinstance(record, dict) or any(f not in record for f in (*_KEY_FIELDS, "schema_version")):
-                problem = "lacks the fields of a record"
-            elif isinstance(record["schema_version"], int) and record["schema_version"] > SCHEMA_VERSION:
-                raise ConfigError(
-                    f"{path}: was written by a newer version (schema {record['schema_version']!r}, this one knows "
-                    f"{SCHEMA_VERSION}); update pytest-ctxbench or use another --ctx-out"
-                )
-            else:
-                own = key_of(record)
-                if own is None or f"{own.stem}.json" != path.name or (key is not None and own != key):
-                    problem = "holds the record of another run"
-                elif not isinstance(record["schema_version"], int):
-                    problem = "cannot be used: schema_version is not a number"
-                elif (shape := shape_problem(record)) is not None:
-                    problem = f"cannot be used: {shape}"
-        if problem is None:
-            return record  # type: ignore[no-any-return]
+        record, problem = read_record(raw, path, key)
+        if record is not None:
+            return record
         aside = path.with_name(path.name + ".corrupt")
         while aside.exists():
             aside = aside.with_name(aside.name + "~")

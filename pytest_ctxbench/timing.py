@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import math
 import statistics
+from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .records import RunKey
 
-__all__ = ["ModelTime", "fit_model_time", "norm_times", "tool_medians"]
+__all__ = ["ModelTime", "NormTimes", "fit_model_time", "norm_times", "tool_medians"]
 
 _ENOUGH_RUNS = 3
 
@@ -83,33 +84,60 @@ def tool_medians(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def norm_times(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Record stem (`RunKey.stem`) -> norm_time_s, for the runs without an error whose parts are known.
+    """Record stem (`RunKey.stem`) -> norm_time_s, for the runs without an error whose parts are known."""
+    times = NormTimes()
+    for record in records:
+        calls: dict[str, list[float]] = {}
+        for call in record.get("trace") or ():
+            if call.get("mcp_s"):
+                calls.setdefault(str(call.get("tool")), []).append(float(call["mcp_s"]))
+        times.add(record, calls)
+    return times.by_stem()
+
+
+class NormTimes:
+    """norm_time_s of runs that come one at a time: of each only what the sums need is kept.
 
     A tool's median is over all runs on the same endpoint: the embedded endpoint's latencies say nothing about a
     remote one's. A model is a model id at one effort at one provider, as in the matrix.
     """
-    runs = [record for record in records if record.get("error") is None]
-    by_endpoint: defaultdict[Any, list[Mapping[str, Any]]] = defaultdict(list)
-    by_model: defaultdict[tuple[Any, ...], list[tuple[int, int | None, float]]] = defaultdict(list)
-    for record in runs:
-        by_endpoint[record.get("endpoint")].append(record)
-        if record.get("model_time_s") is not None and record.get("turns") is not None:
-            size = (int(record["turns"]), record.get("output"), float(record["model_time_s"]))
-            by_model[_model(record)].append(size)
-    medians = {endpoint: tool_medians(group) for endpoint, group in by_endpoint.items()}
-    speeds = {model: fit_model_time(sizes) for model, sizes in by_model.items()}
-    result = {}
-    for record in runs:
-        speed, turns = speeds.get(_model(record)), record.get("turns")
-        if speed is None or turns is None:
-            continue
-        model_s = speed.seconds(int(turns), record.get("output"))
-        usual = medians[record.get("endpoint")]
-        calls = record.get("trace") or ()
-        tools_s = math.fsum(usual[str(c.get("tool"))] for c in calls if c.get("mcp_s"))
+
+    def __init__(self) -> None:
+        self._seconds: dict[Any, dict[str, array[float]]] = {}
+        self._sizes: defaultdict[tuple[Any, ...], list[tuple[int, int | None, float]]] = defaultdict(list)
+        self._runs: list[tuple[RunKey, tuple[Any, ...], Any, int, int | None, tuple[tuple[str, int], ...]]] = []
+
+    def add(self, record: Mapping[str, Any], calls: Mapping[str, Sequence[float]]) -> None:
+        """`calls` are the seconds of its calls by tool, without those that took none; of `record` only fields at the
+        top are read."""
+        if record.get("error") is not None:
+            return
+        endpoint, model, turns = record.get("endpoint"), _model(record), record.get("turns")
+        tools = self._seconds.setdefault(endpoint, {})
+        for tool, seconds in calls.items():
+            tools.setdefault(tool, array("d")).extend(seconds)
+        if turns is None:
+            return
+        if record.get("model_time_s") is not None:
+            self._sizes[model].append((int(turns), record.get("output"), float(record["model_time_s"])))
         key = RunKey(record["model"], record["effort"], record["task"], record["condition"], record["run"])
-        result[key.stem] = round(model_s + tools_s, 6)
-    return result
+        counts = tuple((tool, len(seconds)) for tool, seconds in calls.items())
+        self._runs.append((key, model, endpoint, int(turns), record.get("output"), counts))
+
+    def by_stem(self) -> dict[str, float]:
+        medians = {
+            endpoint: {tool: statistics.median(seconds) for tool, seconds in tools.items()}
+            for endpoint, tools in self._seconds.items()
+        }
+        speeds = {model: fit_model_time(sizes) for model, sizes in self._sizes.items()}
+        result = {}
+        for key, model, endpoint, turns, output, counts in self._runs:
+            speed = speeds.get(model)
+            if speed is not None:
+                usual = medians[endpoint]
+                tools_s = math.fsum(usual[tool] for tool, count in counts for _ in range(count))
+                result[key.stem] = round(speed.seconds(turns, output) + tools_s, 6)
+        return result
 
 
 def _model(record: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -16,13 +16,13 @@ PACKAGE = Path(__file__).parents[1] / "pytest_ctxbench"
 LAYERS = (
     ("plugin", "hookspecs", "rootdir"),
     ("session", "crew", "fixtures", "dry_run", "results", "scheduling", "executor", "services", "options", "cli",
-     "commands", "readiness", "record_view", "verified_prices", "live_line", "report", "export"),
+     "commands", "readiness", "record_view", "record_index", "verified_prices", "live_line", "report", "export"),
     ("runner",),
     ("agent.loop", "agent.retry", "agent.dialects", "agent.provider_errors", "agent.normalise", "mcp_session",
      "verifier", "connect_ai", "price_check", "http_client", "local", "loop_thread", "flight", "claims",
      "systems", "loading", "load_lock"),
-    ("store", "budget", "estimate", "holds", "fingerprint", "timing", "machine_lock", "aggregate", "summary", "effects",
-     "gates", "adoption", "generate"),
+    ("store", "merging", "budget", "estimate", "holds", "fingerprint", "timing", "machine_lock", "aggregate", "summary",
+     "effects", "gates", "adoption", "generate"),
     ("goldens", "large_files", "dataset", "entries", "plan", "config", "scoring", "pricing"),
     ("agent.types", "models", "usage", "records", "columns", "layout", "redaction", "errors", "agent"),
 )  # fmt: skip

@@ -330,6 +330,32 @@ def test_many_runs_are_permuted_by_draws() -> None:
     assert found == significance.permutation_p_value(x, y)
 
 
+@pytest.mark.parametrize("shift", [0.0, 0.15, 0.4])
+def test_the_normal_limit_is_what_draws_come_to(shift: float) -> None:
+    """Above 120 runs: the same p as scipy's draws, for one cell and for several, within the draws' own noise."""
+    generator = np.random.default_rng(11)
+    x, y = generator.gamma(2, 1, 90).tolist(), (generator.gamma(2, 1, 70) + shift).tolist()
+    theirs = stats.permutation_test((x, y), lambda a, b, axis: b.mean(axis) - a.mean(axis), n_resamples=9_999,
+                                    rng=np.random.default_rng(5)).pvalue  # fmt: skip
+    found = significance.permutation_p_value(x, y)
+    assert found is not None
+    assert found[1] == "permutation, normal limit"
+    assert found[0] == pytest.approx(theirs, abs=0.02)
+    one = significance.stratified_p_value([(x, y)], counts=False)
+    assert one is not None
+    assert one[0] == pytest.approx(found[0])
+    assert significance.permutation_p_value([3.0] * 80, [3.0] * 80) == (1.0, "permutation, normal limit")
+
+
+def test_normal_limits_follow_gaffkes_where_they_take_over() -> None:
+    generator = np.random.default_rng(7)
+    values = (100 * generator.beta(2, 1, intervals.MANY_RUNS + 1)).tolist()
+    low, high = intervals._bounded_limits(values, 0.0, 100.0)
+    exact = intervals.gaffke_limits(values, 0.0, 100.0)
+    assert (low, high) == (pytest.approx(exact[0], abs=2.0), pytest.approx(exact[1], abs=2.0))
+    assert intervals._bounded_limits(values[:-1], 0.0, 100.0) == intervals.gaffke_limits(values[:-1], 0.0, 100.0)
+
+
 def test_a_models_test_relabels_within_its_cells() -> None:
     cells = [([0.0, 0.0, 1.0], [1.0, 1.0]), ([0.0, 1.0], [1.0, 1.0, 0.0])]
     observed = abs(sum(statistics.fmean(y) - statistics.fmean(x) for x, y in cells))

@@ -422,17 +422,26 @@ def test_models_and_reference_agents_are_kept_apart(report: Path, context: RunCo
     assert len(runs) == 3 * 3 * 2 * 2 + 2
 
 
-def test_given_scores_and_runs_make_the_same_page(folder: Path, context: RunContext, report: Path, tmp_path: Path):
-    records = {
-        RunKey(*(r[f] for f in ("model", "effort", "task", "condition", "run"))): r
-        for r in RecordStore(folder).records()
-    }
-    scores = {key: score_record(record, context) for key, record in records.items()}
-    again = write_report(folder, context, scores=scores, file=tmp_path / "again.html")[0]
+def test_a_given_runs_table_makes_the_same_page(folder: Path, context: RunContext, report: Path, tmp_path: Path):
+    again = write_report(folder, context, runs=results_of(folder, context), file=tmp_path / "again.html")[0]
     pages = [embedded(path.read_text(encoding="utf-8"), "data") for path in (report, again)]
     for page in pages:
         page.pop("generated"), page.pop("files")
     assert pages[0] == pages[1]
+
+
+def test_a_very_large_session_shows_the_conversations_of_its_first_runs(
+    folder: Path, context: RunContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("pytest_ctxbench.report.data.MAX_CONVERSATIONS", 3)
+    page = embedded(write_report(folder, context, file=tmp_path / "few.html")[0].read_text(encoding="utf-8"), "data")
+    place = {name: i for i, name in enumerate(page["runs"]["columns"])}
+    shown = [row for row in page["runs"]["rows"] if row[place["document"]] is not None]
+    assert len(shown) == 3
+    assert len(page["runs"]["rows"]) > 3
+    others = [row[place["run"]] for row in page["runs"]["rows"] if row not in shown]
+    assert max(row[place["run"]] for row in shown) <= min(others)
+    assert any(note.startswith("conversations of the first 3 of ") for note in page["notes"])
 
 
 def test_from_a_runs_raw_alone(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

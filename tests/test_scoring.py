@@ -6,6 +6,7 @@ import math
 import random
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -21,6 +22,7 @@ from pytest_ctxbench.errors import ConfigError
 from pytest_ctxbench.records import FAILURES
 from pytest_ctxbench.scoring import Score, score_run
 from pytest_ctxbench.scoring.health import rank_correlation
+from pytest_ctxbench.scoring.keywords import Keywords
 from pytest_ctxbench.scoring.labels import read_flag, read_flag_and_reason, read_reason, read_status, read_trend
 from pytest_ctxbench.scoring.measures import read_score, read_sessions
 from pytest_ctxbench.scoring.numbers import NumberFormat, read_number, round_half_up
@@ -1363,3 +1365,20 @@ def test_explanations_are_short_and_printable() -> None:
     assert "and 95 more" in text
     assert len(text) < 2_000
     assert all(c.isprintable() or c == "\n" for c in text)
+
+
+# ---------------------------------------------------------------- what readers keep
+
+
+def test_a_kept_reading_belongs_to_its_rubric():
+    """The same word, read under a rubric that does not know it, is not what another rubric made of it."""
+    narrower = replace(RUBRIC, status={**RUBRIC.status, "CRITICAL": Keywords(["dire"])})
+    assert read_status("CRITICAL", RUBRIC) == "CRITICAL"
+    assert read_status("CRITICAL", narrower) is None
+    assert read_status("dire", narrower) == "CRITICAL"
+    assert read_status("CRITICAL", RUBRIC) == "CRITICAL"
+
+
+def test_long_texts_are_not_kept():
+    read_status("at risk " + "x" * 5_000, RUBRIC)
+    assert all(len(text) < 1_000 for kept in RUBRIC.remembered.values() for text in kept)

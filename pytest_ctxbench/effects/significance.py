@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from .intervals import MANY_RUNS
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -23,6 +25,9 @@ LEVEL_OF_TESTS = 0.05
 _EXACT_UP_TO = 20_000
 _DRAWS = 9_999
 _SEED = 20260717
+
+#: Cells with more runs, both conditions together, are judged by the limit of the permutation distribution.
+_DRAWN_UP_TO = 2 * MANY_RUNS
 
 Cell = tuple[Sequence[float], Sequence[float]]
 
@@ -59,13 +64,28 @@ def _tolerance(cells: Sequence[Cell]) -> float:
     return 1e-9 * max((abs(v) for x, y in cells for v in (*x, *y)), default=0.0)
 
 
+def _normal_limit(cells: Sequence[Cell]) -> float | None:
+    """Two-sided p of the sum of differences of means by the normal limit of its permutation distribution, whose
+    variance is known exactly; None where every cell is small enough to be relabelled."""
+    if all(len(x) + len(y) <= _DRAWN_UP_TO for x, y in cells):
+        return None
+    observed = abs(math.fsum(statistics.fmean(y) - statistics.fmean(x) for x, y in cells))
+    variance = math.fsum(
+        statistics.variance([*x, *y]) * (1 / len(x) + 1 / len(y)) for x, y in cells if len(x) + len(y) > 1
+    )
+    return math.erfc(observed / math.sqrt(2 * variance)) if variance > 0 else 1.0
+
+
 def permutation_p_value(x: Sequence[float], y: Sequence[float]) -> tuple[float, str] | None:
     """Two-sided p of "both conditions have one distribution" by the difference of means, and the method's name.
 
-    All relabellings up to 20,000 of them (any 7 against 7), else 9,999 seeded draws. None without a run on either side.
+    All relabellings up to 20,000 of them (any 7 against 7), else 9,999 seeded draws; above 120 runs the normal limit.
+    None without a run on either side.
     """
     if not x or not y:
         return None
+    if (p := _normal_limit([(x, y)])) is not None:
+        return p, "permutation, normal limit"
     differences, exact = _relabelled(x, y, None)
     observed = abs(statistics.fmean(y) - statistics.fmean(x))
     extreme = int((abs(differences) >= observed - _tolerance([(x, y)])).sum())
@@ -78,12 +98,15 @@ def stratified_p_value(cells: Sequence[Cell], *, counts: bool) -> tuple[float, s
     """Two-sided p of "nothing changed in any of these cells": runs are relabelled within each cell only.
 
     The statistic is the mean over cells of the difference of means. With `counts` (successes, zeros and ones) the
-    distribution is exact, else it is 9,999 seeded draws. None without a cell.
+    distribution is exact, else it is 9,999 seeded draws; with a cell of more than 120 runs it is the normal limit. None
+    without a cell.
     """
     import numpy as np
 
     if not cells or any(not x or not y for x, y in cells):
         return None
+    if (limit := _normal_limit(cells)) is not None:
+        return limit, "permutation within cells, normal limit"
     observed = abs(math.fsum(statistics.fmean(y) - statistics.fmean(x) for x, y in cells))
     if counts:
         total: dict[float, float] = {0.0: 1.0}

@@ -328,7 +328,9 @@ def _cell_interval(metric: str, statistic: str, x: list[float], y: list[float]) 
     if statistic == "median":
         return intervals.median_interval(x, y), "order statistics"
     if metric in _BOUNDS:
-        return intervals.bounded_mean_interval(x, y, *_BOUNDS[metric]), "Gaffke, square-and-add"
+        many = max(len(x), len(y)) > intervals.MANY_RUNS
+        method = "normal above 60 runs, square-and-add" if many else "Gaffke, square-and-add"
+        return intervals.bounded_mean_interval(x, y, *_BOUNDS[metric]), method
     return intervals.mean_interval(x, y), "Student t, square-and-add"
 
 

@@ -89,7 +89,7 @@ def cells(store: RecordStore) -> dict[tuple[str, str, str, str], list[RunKey]]:
     if not store.runs.is_dir():
         raise ConfigError(f"--out {store.out}: holds no runs/ folder; name the folder of a session (its --ctx-out)")
     found: dict[tuple[str, str, str, str], list[RunKey]] = {}
-    for record in store.records():
+    for record in store.records():  # one at a time; of each only its key stays
         key = key_of(record)
         if key is not None:
             found.setdefault((key.task, key.condition, key.model, key.effort), []).append(key)

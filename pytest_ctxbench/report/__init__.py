@@ -11,13 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pandas as pd
 
-    from pytest_ctxbench.records import RunKey
     from pytest_ctxbench.runner import RunContext
-    from pytest_ctxbench.scoring import Score
 
 __all__ = ["FILE_NAME", "write_report"]
 
@@ -29,19 +25,18 @@ def write_report(
     context: RunContext | None,
     *,
     runs: pd.DataFrame | None = None,
-    scores: Mapping[RunKey, Score | None] | None = None,
     file: Path | None = None,
 ) -> list[Path]:
     """Write the report of a session's folder; the files written, the report itself first.
 
     `out` holds runs/ and transcripts/, or nothing but a runs_raw.csv (then `context` may be None, and there are no
-    conversations). `runs` is the runs table and `scores` the score of each record (None for one that ended in an
-    error) when the caller has them already; they are worked out of the records otherwise. `file` is where to write, by
-    default report.html in `out`. Conversations that do not fit into one file go to further ones beside it
-    (report-2.html, ...), each of which is the whole report again. Raises `ConfigError` for a folder without runs or
-    with records that cannot be scored, and `HarnessError` (class disk).
+    conversations). `runs` is the runs table when the caller has it already; it is worked out of the records otherwise.
+    `file` is where to write, by default report.html in `out`. A very large session is shown with its tables whole and
+    the conversations of its first runs (`data.MAX_CONVERSATIONS`). Conversations that do not fit into one file go to
+    further ones beside it (report-2.html, ...), each of which is the whole report again. Raises `ConfigError` for a
+    folder without runs or with records that cannot be scored, and `HarnessError` (class disk).
     """
     from .data import collect
     from .document import write
 
-    return write(collect(out, context, runs, scores), file if file is not None else out / FILE_NAME)
+    return write(collect(out, context, runs), file if file is not None else out / FILE_NAME)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_ctxbench import __version__, adoption, aggregate, summary
 from pytest_ctxbench.columns import MATRIX
 from pytest_ctxbench.errors import ConfigError
+from pytest_ctxbench.record_index import ScoringInputs, indexed
 from pytest_ctxbench.records import CONDITIONS, RunKey
-from pytest_ctxbench.results import runs_of_records, score_records
+from pytest_ctxbench.results import runs_of_folder, score_records
 from pytest_ctxbench.scoring import Score
-from pytest_ctxbench.store import RecordStore, key_of
+from pytest_ctxbench.store import RecordStore
 
 from .conversations import Conversations
 from .matches import MARKS, Comparison
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from pytest_ctxbench.runner import RunContext
 
 __all__ = ["Report", "collect"]
+
+#: Runs whose conversations are in the page: five times the plan. Beyond it the tables alone are whole, and it says so.
+MAX_CONVERSATIONS = 4_050
 
 #: Columns of the page's table of runs, out of runs_raw.
 RUN_COLUMNS = (
@@ -57,20 +61,16 @@ class Report:
     conversations: Conversations
 
 
-def collect(
-    out: Path, context: RunContext | None, runs: pd.DataFrame | None, scores: Mapping[RunKey, Score | None] | None
-) -> Report:
+def collect(out: Path, context: RunContext | None, runs: pd.DataFrame | None) -> Report:
     """Everything the page shows of a session's folder. Raises `ConfigError` (see `report.write_report`)."""
     if not out.is_dir():
         raise ConfigError(f"{out}: is no folder; name the --ctx-out folder of a session")
-    records, notes = _records(out, context)
-    if records:
+    store = RecordStore(out)
+    keys, notes, shown = _keys(store, context)
+    if keys:
         assert context is not None
-        if scores is None:
-            scores = score_records(records, context)
         if runs is None:
-            runs = runs_of_records(RecordStore(out), records, scores, context)
-        notes += _changed_goldens(records, context)
+            runs = runs_of_folder(store, context).runs
     elif runs is None:
         table = out / "runs_raw.csv"
         if not table.is_file():
@@ -84,18 +84,28 @@ def collect(
     names = summary.agent_names(rows)
     conversations = Conversations()
     documents: dict[str, int] = {}
-    if records:
+    if keys:
         assert context is not None
-        assert scores is not None
-        store = RecordStore(out)
         comparison = Comparison(context.goldens, context.rubric)
         missing = 0
-        for key, record in records.items():
+        goldens: defaultdict[str, set[str | None]] = defaultdict(set)
+        for key in shown:  # one at a time: the records of a large session do not fit into memory
+            record = store.load(key)
+            if record is None:
+                continue
+            goldens[key.task].add((record.get("fingerprint_parts") or {}).get("golden"))
             transcript = store.transcript(key)
             missing += transcript is None
-            documents[key.stem] = conversations.add(_detail(record, scores.get(key), comparison), transcript)
+            score = score_records({key: record}, context)[key]
+            documents[key.stem] = conversations.add(_detail(record, score, comparison), transcript)
+        notes += _changed_goldens(goldens, context)
         if missing:
-            notes.append(f"{missing} of {len(records)} conversations cannot be shown: their transcripts are missing")
+            notes.append(f"{missing} of {len(shown)} conversations cannot be shown: their transcripts are missing")
+        if len(shown) < len(keys):
+            notes.append(
+                f"conversations of the first {len(shown)} of {len(keys)} runs are in this report, by run number; those "
+                "of the others are in transcripts/, and `ctxbench export` writes them for other tools"
+            )
     else:
         notes.append("made from a runs_raw.csv alone: there are no conversations and no answers in it")
     cells = _cells(runs, rows, names)
@@ -124,25 +134,26 @@ def collect(
     return Report(page, conversations)
 
 
-def _records(out: Path, context: RunContext | None) -> tuple[dict[RunKey, dict[str, Any]], list[str]]:
+def _keys(store: RecordStore, context: RunContext | None) -> tuple[list[RunKey], list[str], list[RunKey]]:
+    """The runs on record, notes about them, and those whose conversations are shown, by name of file."""
     if context is None:
-        return {}, []
-    store = RecordStore(out)
-    found = {key: record for record in store.records() if (key := key_of(record)) is not None}
+        return [], [], []
+    found = sorted((one.key for one in indexed(store, ScoringInputs.of(context))), key=lambda key: f"{key.stem}.json")
     notes = list(store.warnings)
-    known = {key: record for key, record in found.items() if key.task in context.bench.tasks}
+    known = [key for key in found if key.task in context.bench.tasks]
     if len(known) < len(found):
         tasks = sorted({key.task for key in found} - set(context.bench.tasks))
         notes.append(f"left out: {len(found) - len(known)} runs of tasks that the config lacks ({', '.join(tasks)})")
-    return known, notes
+    # The first runs of every cell, so that a selection holds all models, tasks and conditions alike.
+    first = set(sorted(known, key=lambda key: key.run)[:MAX_CONVERSATIONS])
+    return known, notes, [key for key in known if key in first]
 
 
-def _changed_goldens(records: Mapping[RunKey, dict[str, Any]], context: RunContext) -> list[str]:
+def _changed_goldens(made_with: Mapping[str, set[str | None]], context: RunContext) -> list[str]:
     """Scores follow the goldens at hand; where these are not the ones that the runs were made with, it is said."""
     notes = []
     for name, task in context.bench.tasks.items():
-        made = {(r.get("fingerprint_parts") or {}).get("golden") for r in records.values() if r["task"] == name}
-        made.discard(None)
+        made = made_with.get(name, set()) - {None}
         if made and made != {hashlib.sha256(task.golden.read_bytes()).hexdigest()}:
             notes.append(f"the golden of {name} has changed since these runs; the scores here follow the present one")
     return notes

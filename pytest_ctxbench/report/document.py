@@ -44,7 +44,9 @@ def write(report: Report, file: Path) -> list[Path]:
     """
     page = {**report.page, "homes": [], "files": []}
     besides = len(_html(page, [])) + _TAG_BYTES * len(page["runs"]["rows"])
-    parts = report.conversations.parts(max(MAX_FILE_BYTES - besides, LEAST_ROOM))
+    # Tables that alone are larger than a file should be are not repeated for every few conversations.
+    room = besides if besides > MAX_FILE_BYTES else max(MAX_FILE_BYTES - besides, LEAST_ROOM)
+    parts = report.conversations.parts(room)
     files = [file, *(file.with_name(f"{file.stem}-{n}{file.suffix}") for n in range(2, len(parts) + 1))]
     page["homes"] = [homes[-1] for homes, _ in parts if homes]
     page["files"] = [f.name for f in files]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from .keywords import Keywords
 from .names import fold_text
+from .remembered import remembered, remembered_by_rubric
 from .rubric import Rubric
 
 __all__ = [
@@ -42,6 +43,7 @@ _WORD_CHARACTER = re.compile(r"[^\W_]")
 _DENIED_LABEL = re.compile(r"\b(?:not|non|never|no longer|isn t|no|without)(?: yet)? (?:at )?\w+")
 
 
+@remembered
 def _words(text: str) -> str:
     """Lower-case words parted by single spaces; check marks and arrows become words."""
     folded = fold_text(text[:MAX_LABEL].translate(_GLYPHS))
@@ -53,11 +55,13 @@ def _only_label(words: str, labels: Mapping[str, Keywords]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
+@remembered_by_rubric
 def read_status(text: str, rubric: Rubric) -> str | None:
     """CRITICAL, AT_RISK, MONITOR or HEALTHY; "not critical" is none of them."""
     return _only_label(_DENIED_LABEL.sub(" ", _words(text)), rubric.status)
 
 
+@remembered_by_rubric
 def read_trend(text: str, rubric: Rubric) -> str | None:
     """DECLINING, STABLE or GROWING, wherever in the cell the word stands."""
     words = _DENIED_LABEL.sub(" ", _words(text))
@@ -66,6 +70,7 @@ def read_trend(text: str, rubric: Rubric) -> str | None:
     return _only_label(words, rubric.trend_synonyms)
 
 
+@remembered_by_rubric
 def read_flag(text: str, rubric: Rubric) -> bool | None:
     """An eligibility flag (design 4): with "not" or "inelig" it is no, tested first; then yes and no by word."""
     words = _words(text)
@@ -88,6 +93,7 @@ _FLAG_LEAD = re.compile(
 )
 
 
+@remembered_by_rubric
 def read_flag_and_reason(text: str, rubric: Rubric) -> tuple[bool | None, str]:
     """A cell that holds flag and reason, as in "Yes - Renewal within 90 days": (flag, text of the reason)."""
     folded = fold_text(text[:MAX_LABEL].translate(_GLYPHS))
@@ -111,6 +117,7 @@ def read_flag_and_reason(text: str, rubric: Rubric) -> tuple[bool | None, str]:
     return flag, folded[match.end() :] if cut else folded
 
 
+@remembered_by_rubric
 def read_leading_flag(text: str, rubric: Rubric) -> bool | None:
     """The flag that a reason begins with ("Yes: renewal ..."); None when "no" is a part of the reason itself."""
     lowered = fold_text(text[:MAX_LABEL].translate(_GLYPHS)).lower()
@@ -149,6 +156,7 @@ _PART = re.compile(r"[,/&+]|\b(?:and|plus)\b")
 _OR = re.compile(r"\b(?:or|nor)\b")
 
 
+@remembered_by_rubric
 def read_reason(text: str, rubric: Rubric) -> str | None:
     """The branch that a reason states: renewal, acv, urgent or `NO_BRANCH`; None when it states none of them.
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from .names import fold_text
 from .numbers import NumberFormat, read_number
+from .remembered import remembered
 
 __all__ = ["read_score", "read_sessions", "read_status_score", "read_tickets"]
 
@@ -29,6 +30,7 @@ def read_score(text: str) -> Decimal | None:
     return read_status_score(text) if value is None else value
 
 
+@remembered
 def read_status_score(text: str) -> Decimal | None:
     """The score in a cell that holds a status word and one number; None for another cell and for a band ("<40")."""
     if len(text) > _MAX:
@@ -56,6 +58,7 @@ _RECENT = re.compile(r"\b(?:recent|current|cur|last|latest|now)\b", re.I)
 _PRIOR = re.compile(r"\b(?:prior|previous|prev|preceding|before|earlier|from)\b", re.I)
 
 
+@remembered
 def read_sessions(text: str, header: str = "") -> tuple[Decimal, Decimal] | None:
     """(recent, prior) of a cell that holds both, as in "120 vs 300 (declining)"; None without exactly two counts.
 

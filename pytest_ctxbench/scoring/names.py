@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from .remembered import remembered
+
 __all__ = ["fold_text", "name_key", "shown"]
 
 # In `re`, \w is what str.isalnum() calls letter or digit in any script, and the underscore.
@@ -24,6 +26,7 @@ _MAX_MARKS = 30
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
 
 
+@remembered
 def name_key(text: str) -> str:
     """The comparison key of an account name; "" for text without letters and digits.
 
@@ -48,6 +51,7 @@ def _composed(text: str) -> str:
     return unicodedata.normalize("NFKC", text)
 
 
+@remembered
 def fold_text(text: str) -> str:
     """Text as labels are read: NFKC, plain dashes, quotes and spaces, nothing invisible; case stays."""
     if not text.isascii():

@@ -17,6 +17,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from .names import fold_text
+from .remembered import remembered
 
 __all__ = ["NumberFormat", "Reading", "read_number", "round_half_up"]
 
@@ -69,6 +70,11 @@ def read_number(text: str | None, form: NumberFormat = PLAIN) -> Reading:
     text = text.strip()
     if len(text) < _SHORT and text.isascii() and text.isdecimal():  # what most cells are; all below is for the rest
         return Reading(Decimal(f"{text}.0"))
+    return _read(text, form)
+
+
+@remembered
+def _read(text: str, form: NumberFormat) -> Reading:
     text = _FOOTNOTE.sub("", _GROUP_SPACE.sub("", text))
     text = fold_text(_SYMBOLS.sub(" ", text))
     if text.lower() in _NULL:

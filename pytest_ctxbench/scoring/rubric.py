@@ -7,7 +7,7 @@ error can never change a score in silence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -57,6 +57,8 @@ class Rubric:
     reason: Mapping[str, Keywords]
     reason_denials: Mapping[str, Keywords]
     reason_affirmations: Keywords
+    #: Name of a reader -> text -> what it read under this rubric (`remembered_by_rubric`).
+    remembered: dict[str, dict[str, Any]] = field(init=False, default_factory=dict, compare=False, repr=False)
 
 
 class _Reader:

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .remembered import remembered
+
 __all__ = ["MAX_COLUMNS", "MAX_TABLES", "Document", "Table", "TableRow", "clean_cell", "find_tables", "split_row",
            "without_reasoning"]  # fmt: skip
 
@@ -180,6 +182,7 @@ _ESCAPED_MARK = {mark: chr(0xE000 + n) for n, mark in enumerate("*_`~[]<")}
 _ESCAPED_BACK = str.maketrans({v: k for k, v in _ESCAPED_MARK.items()})
 
 
+@remembered
 def clean_cell(cell: str) -> str:
     """A cell without escapes, emphasis, code marks, link targets, struck text, HTML tags and footnote marks."""
     cell = cell.strip()
