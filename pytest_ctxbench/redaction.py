@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from base64 import b64encode
 from collections.abc import Iterable
@@ -14,19 +15,22 @@ MASK = "***"
 _SHORTEST = 4
 
 
-def spellings(secret: str) -> set[str]:
+@functools.lru_cache(maxsize=64)  # every tool result is searched for the same few
+def spellings(secret: str) -> frozenset[str]:
     """The forms in which servers repeat a secret: as it is, on one line, quoted for a URL, in JSON or in a Python
     message, in base64."""
-    return {
-        secret,
-        " ".join(secret.split()),
-        quote(secret),
-        quote(secret, safe=""),
-        quote_plus(secret),
-        json.dumps(secret)[1:-1],
-        repr(secret)[1:-1],
-        b64encode(secret.encode("utf-8", "replace")).decode(),
-    }
+    return frozenset(
+        {
+            secret,
+            " ".join(secret.split()),
+            quote(secret),
+            quote(secret, safe=""),
+            quote_plus(secret),
+            json.dumps(secret)[1:-1],
+            repr(secret)[1:-1],
+            b64encode(secret.encode("utf-8", "replace")).decode(),
+        }
+    )
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:

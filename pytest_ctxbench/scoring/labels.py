@@ -6,6 +6,7 @@ the rubric's; what is here is how a text is taken apart. Only the first `MAX_LAB
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 MAX_LABEL = 2_000
+#: Every run of a task meets the golden's labels, and a model's answers repeat a few.
+_remembered = functools.lru_cache(maxsize=1_024)
 #: The branch of "No escalation trigger met".
 NO_BRANCH = "none"
 
@@ -53,11 +56,13 @@ def _only_label(words: str, labels: Mapping[str, Keywords]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
+@_remembered
 def read_status(text: str, rubric: Rubric) -> str | None:
     """CRITICAL, AT_RISK, MONITOR or HEALTHY; "not critical" is none of them."""
     return _only_label(_DENIED_LABEL.sub(" ", _words(text)), rubric.status)
 
 
+@_remembered
 def read_trend(text: str, rubric: Rubric) -> str | None:
     """DECLINING, STABLE or GROWING, wherever in the cell the word stands."""
     words = _DENIED_LABEL.sub(" ", _words(text))
@@ -66,6 +71,7 @@ def read_trend(text: str, rubric: Rubric) -> str | None:
     return _only_label(words, rubric.trend_synonyms)
 
 
+@_remembered
 def read_flag(text: str, rubric: Rubric) -> bool | None:
     """An eligibility flag (design 4): with "not" or "inelig" it is no, tested first; then yes and no by word."""
     words = _words(text)
@@ -149,6 +155,7 @@ _PART = re.compile(r"[,/&+]|\b(?:and|plus)\b")
 _OR = re.compile(r"\b(?:or|nor)\b")
 
 
+@_remembered
 def read_reason(text: str, rubric: Rubric) -> str | None:
     """The branch that a reason states: renewal, acv, urgent or `NO_BRANCH`; None when it states none of them.
 

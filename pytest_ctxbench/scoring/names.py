@@ -6,6 +6,7 @@ Unicode form, so that look-alike hyphens, full-width letters and invisible chara
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 
@@ -21,6 +22,7 @@ _SPACES = re.compile(r"\s+")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
 
 
+@functools.lru_cache(maxsize=1_024)  # every run of a task meets the golden's names
 def name_key(text: str) -> str:
     """The comparison key of an account name; "" for text without letters and digits.
 

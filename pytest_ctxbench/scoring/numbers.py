@@ -11,6 +11,7 @@ English way when `NumberFormat.english`, else it is ambiguous; currency and per-
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from decimal import Decimal
@@ -61,6 +62,7 @@ class Reading:
 PLAIN = NumberFormat()
 
 
+@functools.lru_cache(maxsize=1_024)  # every run of a task meets the golden's numbers
 def read_number(text: str | None, form: NumberFormat = PLAIN) -> Reading:
     """The number that a whole cell states."""
     if text is None or len(text) > _MAX_LENGTH:

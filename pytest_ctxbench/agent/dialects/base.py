@@ -50,23 +50,20 @@ def is_loopback(url: str) -> bool:
 
 
 class HttpPool:
-    """One per process: the TLS context (loading the CA bundle costs 20 ms) and the life of every HTTP client.
+    """One per process: the life of every HTTP client.
 
     Each conversation gets clients of its own: in a shared pool a request costs O(open connections).
     """
 
     def __init__(self) -> None:
-        self._tls: ssl.SSLContext | None = None
         self._clients: set[httpx2.AsyncClient] = set()
         self._idle: httpx2.Client | None = None
 
     @property
     def tls(self) -> ssl.SSLContext:
-        if self._tls is None:
-            import httpx2
+        from pytest_ctxbench.http_client import tls_context
 
-            self._tls = httpx2.create_ssl_context()  # the CA bundle that the SDKs' own clients use
-        return self._tls
+        return tls_context()
 
     def timeout(self, seconds: float) -> httpx2.Timeout:
         import httpx2
@@ -77,7 +74,9 @@ class HttpPool:
         """A client for one conversation. Proxies of the environment serve every address but this machine's."""
         import httpx2
 
-        client = httpx2.AsyncClient(
+        from pytest_ctxbench.http_client import Client
+
+        client = Client(
             verify=self.tls,
             trust_env=not is_loopback(base_url),
             timeout=self.timeout(timeout_s),
