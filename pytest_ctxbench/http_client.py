@@ -1,5 +1,9 @@
 """The HTTP client under the MCP session and the REST client: credentials, proxies, and what became of a request.
 
+What is dear is shared by the process: the TLS context (loading the CA bundle takes 20 ms) and parsed URLs. Clients
+and their pools are not: a pool looks through all its connections at each request, so that one for many runs costs
+more the more of them there are.
+
 The MCP SDK hides HTTP status codes and turns a refused connection and a lost answer into the same error; whether a
 write may be repeated depends on exactly that difference. `ObservedClient` notes it per request in the `Exchange` of
 the context that caused the request.
@@ -9,6 +13,7 @@ Imports httpx2 at the top: import this module inside functions.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 import socket
@@ -26,6 +31,7 @@ import httpx2
 from .redaction import redact
 
 __all__ = [
+    "Client",
     "Exchange",
     "HttpContext",
     "ObservedClient",
@@ -34,6 +40,7 @@ __all__ = [
     "observe",
     "reason_of",
     "root_cause",
+    "tls_context",
     "whole_seconds",
 ]
 
@@ -79,8 +86,32 @@ def observe() -> Iterator[Exchange]:
         _EXCHANGE.reset(token)
 
 
-class ObservedClient(httpx2.AsyncClient):
-    """An `AsyncClient` that fills the context's `Exchange`; behaves the same otherwise."""
+@functools.cache
+def tls_context() -> ssl.SSLContext:
+    """The process's own, with the CA bundle that the SDKs' own clients use."""
+    return httpx2.create_ssl_context()
+
+
+@functools.cache
+def _no_tls() -> ssl.SSLContext:
+    """For plain http: a client insists on a context, and this one loads no bundle."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _parsed(url: str) -> httpx2.URL:
+    return httpx2.URL(url)
+
+
+class Client(httpx2.AsyncClient):
+    """An `AsyncClient` that takes an address apart once: the SDKs hand over the same text at each request."""
+
+    def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
+        return super().build_request(method, _parsed(url) if isinstance(url, str) else url, **options)
+
+
+class ObservedClient(Client):
+    """A client that fills the context's `Exchange`; behaves the same otherwise."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         exchange = _EXCHANGE.get()
@@ -162,15 +193,14 @@ def make_client(
 ) -> ObservedClient:
     """A client for one target with HTTP Basic; the caller closes it.
 
-    `read_timeout_s` None leaves time limits to the caller. `http_context` is the TLS context to share (loading the CA
-    bundle costs 20 ms). Proxies of the environment serve every target but loopback ones.
+    `read_timeout_s` None leaves time limits to the caller. `http_context` is a TLS context to use in place of the
+    process's own. Proxies of the environment serve every target but loopback ones.
     """
     url = httpx2.URL(target.url)
-    verify: ssl.SSLContext | bool
     if url.scheme == "http":
-        verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # never used; saves loading the CA bundle
+        verify = _no_tls()
     elif http_context is None:
-        verify = True
+        verify = tls_context()
     else:
         verify = http_context if isinstance(http_context, ssl.SSLContext) else http_context()
     timeout = httpx2.Timeout(connect_timeout_s, read=read_timeout_s, write=max(60.0, connect_timeout_s), pool=None)

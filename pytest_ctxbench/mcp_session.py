@@ -25,6 +25,7 @@ and opened again. A call past its deadline is `ToolTimeout`: a failed run, not a
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import re
 import time
@@ -180,6 +181,7 @@ def compare_tools(listed: Iterable[str], expected: Sequence[str]) -> ToolsetDiff
     return ToolsetDifference(tuple(op for op in expected if op not in answered), tuple(extra))
 
 
+@functools.lru_cache(maxsize=256)  # asked at every call
 def repeatable_tool(name: str) -> bool:
     """Whether a tool of this listed name is known to read only. What is unknown may write."""
     reads = [op for op in OPS if op not in WRITING_OPS]

@@ -103,3 +103,44 @@ def test_importing_is_light(module: str):
     code = f"import sys, json, pytest_ctxbench.{module}; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
+
+
+#: All that a process does before its first model call: it runs pytest, opens a session, opens a conversation.
+FIRST_RUN = """
+import asyncio, json, sys
+import pytest_ctxbench.plugin, pytest_ctxbench.session, pytest_ctxbench.fixtures, pytest_ctxbench.runner
+import pytest_ctxbench.executor, pytest_ctxbench.services
+from pytest_ctxbench.agent.dialects import HttpPool, Setup, open_dialect
+from pytest_ctxbench.errors import EndpointError
+from pytest_ctxbench.mcp_session import McpSession, McpSettings
+from pytest_ctxbench.models import Model, Price, RateCard
+
+model = Model(id="m", label="m", developer="m", provider=sys.argv[1], tier="mid", effort="default",
+              price=RateCard(Price(1, 1, 1)), effort_levels=("default",), base_url="http://127.0.0.1:9/v1")
+
+async def main():
+    open_dialect(Setup(model, "system", "prompt", (), HttpPool(), 1.0))
+    try:
+        await McpSession(McpSettings("http://127.0.0.1:9/mcp", max_retries=0)).open()
+    except EndpointError:
+        pass
+
+asyncio.run(main())
+heavy = ("anthropic", "openai", "google.genai", "mcp", "pandas", "numpy", "duckdb", "sqlglot")
+print(json.dumps([m for m in heavy if m in sys.modules]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("dialect", "sdk"), [("anthropic", "anthropic"), ("xai", "openai"), ("google", "google.genai")]
+)
+def test_a_worker_imports_the_sdk_of_its_model_and_no_other(dialect: str, sdk: str):
+    """`mcp` brings its whole server along, whatever of it is imported; nothing else that is large."""
+    done = subprocess.run([sys.executable, "-c", FIRST_RUN, dialect], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [sdk, "mcp"]
+
+
+def test_no_pydantic_models_of_our_own():
+    """Each class of one costs milliseconds at import; the vendors' are enough."""
+    users = [m for m, path in modules().items() if "BaseModel" in path.read_text(encoding="utf-8")]
+    assert users == []

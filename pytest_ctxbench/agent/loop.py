@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from pytest_ctxbench.errors import BudgetExhausted, HarnessError
@@ -109,7 +108,7 @@ class _Run:
     async def to_the_end(self, system: str, prompt: str) -> None:
         c = self.c
         c.temperature_requested = self.model.temperature
-        self.event("system", text=clean(system), tools=[asdict(tool) for tool in self.tools.values()])
+        self.event("system", text=clean(system), tools=[_shown_tool(t) for t in self.tools.values()])
         self.event("user", text=clean(prompt))
         while self.turn < self.limits.turn_cap:
             self.turn += 1
@@ -289,7 +288,7 @@ class _Run:
             model=reply.model,
             tier=reply.tier,
             model_s=round(seconds, 6),
-            usage=None if usage is None else asdict(usage),
+            usage=None if usage is None else {name: getattr(usage, name) for name in usage.__slots__},
             usage_reported=clean_json(dict(reply.usage)) if reply.usage else None,
             cost_usd=cost,
         )
@@ -446,6 +445,11 @@ class _Run:
         self.c.max_tokens_applied = sent.get("max_tokens")
         self.c.effort_applied = str(sent.get("effort", "default")).lower()
         self.c.reasoning_mode = self.dialect.reasoning_mode()
+
+
+def _shown_tool(tool: ToolSpec) -> dict[str, Any]:
+    """Without a copy of the schema, which nobody changes."""
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
 
 
 def _parse_arguments(given: object) -> tuple[dict[str, Any] | None, str | None]:

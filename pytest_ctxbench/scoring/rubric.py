@@ -31,10 +31,13 @@ _FIELDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rubric:
-    """One frozen rubric. `weights` maps a task to its parts, which sum to 100; `success_correctness` is on the scale
-    of 0 to 100; `required_fields` are reader fields by task. The rest are keywords, compiled once."""
+    """One frozen rubric, equal to itself alone: readers remember what they made of a text with it.
+
+    `weights` maps a task to its parts, which sum to 100; `success_correctness` is on the scale of 0 to 100;
+    `required_fields` are reader fields by task. The rest are keywords, compiled once.
+    """
 
     weights: Mapping[str, Mapping[str, int]]
     success_correctness: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +20,8 @@ from .base import (
     as_text,
     is_event_stream,
     parse_json,
+    piece_of,
+    post,
     server_sent_events,
 )
 
@@ -52,6 +53,7 @@ class AnthropicDialect(Dialect):
 
     name: ClassVar[str] = "anthropic"
     default_url: ClassVar[str | None] = "https://api.anthropic.com"
+    history_key: ClassVar[str] = "messages"
     # The API insists on max_tokens, so there is no dropping it.
     droppable: ClassVar[frozenset[str]] = frozenset({"temperature", "effort", "thinking_budget"})
     places: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -87,6 +89,7 @@ class AnthropicDialect(Dialect):
             # Set on purpose: without one the SDK refuses a large max_tokens that is not streamed.
             timeout=setup.http.timeout(setup.timeout_s),
         )
+        self._client = client
         self._messages = client.messages  # imports what it needs now, not within the first measured call
         self.push({"role": "user", "content": [{"type": "text", "text": setup.prompt}]})
 
@@ -114,19 +117,31 @@ class AnthropicDialect(Dialect):
     def _marked(self) -> list[dict[str, Any]]:
         """The history with cache breakpoints at the end of the last two user messages."""
         messages = list(self.history)
-        users = [i for i, message in enumerate(messages) if message["role"] == "user"]
-        for index in users[-2:]:
-            content = list(messages[index]["content"])
-            content[-1] = {**content[-1], "cache_control": _CACHE}
-            messages[index] = {**messages[index], "content": content}
+        for index, message in self._breakpoints():
+            messages[index] = message
         return messages
 
+    def _breakpoints(self) -> list[tuple[int, dict[str, Any]]]:
+        """(place in the history, message with a breakpoint) of the last two user messages."""
+        users = [i for i, message in enumerate(self.history) if message["role"] == "user"]
+        marked = []
+        for index in users[-2:]:
+            content = list(self.history[index]["content"])
+            content[-1] = {**content[-1], "cache_control": _CACHE}
+            marked.append((index, {**self.history[index], "content": content}))
+        return marked
+
+    def pieces(self) -> list[bytes | None]:
+        pieces = list(super().pieces())
+        for index, message in self._breakpoints():
+            pieces[index] = piece_of(message)
+        return pieces
+
     async def _send(self, body: dict[str, Any]) -> Any:
+        if not self.setup.model.stream:
+            return await post(self._client, "/v1/messages", self.encoded(body))
         messages = self._messages
         known = {"model": body["model"], "max_tokens": body["max_tokens"], "messages": []}
-        if not self.setup.model.stream:
-            raw = await messages.with_raw_response.create(**known, extra_body=body)
-            return parse_json(raw.http_response.content)
         async with messages.with_streaming_response.create(
             **known, stream=True, extra_body={**body, "stream": True}
         ) as response:
@@ -229,9 +244,8 @@ class AnthropicDialect(Dialect):
         if not reply.turn:
             return
         if self.history[-1]["role"] == "assistant":  # the rest of a paused turn
-            earlier = self.history.pop()
-            self.history.append({"role": "assistant", "content": [*earlier["content"], *reply.turn]})
-            self._history_bytes += sum(len(json.dumps(block)) for block in reply.turn)
+            earlier = self.pop()
+            self.push({"role": "assistant", "content": [*earlier["content"], *reply.turn]})
         else:
             self.push({"role": "assistant", "content": reply.turn})
 

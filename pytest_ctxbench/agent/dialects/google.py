@@ -32,6 +32,7 @@ class GoogleDialect(Dialect):
         "thinking_budget": ("generationConfig", "thinkingConfig", "thinkingBudget"),
     }
     streams: ClassVar[bool] = False
+    history_key: ClassVar[str] = "contents"
 
     def __init__(self, setup: Setup) -> None:
         from google import genai
@@ -86,12 +87,13 @@ class GoogleDialect(Dialect):
         response = await self._client.aio.models.generate_content(
             model=self.setup.model.id,
             contents="-",  # replaced by the body's
-            config=types.GenerateContentConfig(
-                should_return_http_response=True,
-                automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
-                automatic_continuation=False,
-                http_options=types.HttpOptions(extra_body=body),
-            ),
+            # A dict, not the model: of that one the SDK makes a deep copy at each call, the conversation included.
+            config={
+                "should_return_http_response": True,
+                "automatic_function_calling": types.AutomaticFunctionCallingConfig(disable=True),
+                "automatic_continuation": False,
+                "http_options": types.HttpOptions(extra_body=body),
+            },
         )
         raw = response.sdk_http_response
         return parse_json((raw.body if raw is not None else None) or "")

@@ -18,6 +18,7 @@ from .base import (
     as_text,
     is_event_stream,
     parse_json,
+    post,
     server_sent_events,
 )
 
@@ -37,6 +38,7 @@ class OpenAIDialect(Dialect):
 
     name: ClassVar[str] = "openai"
     default_url: ClassVar[str | None] = "https://api.openai.com/v1"
+    history_key: ClassVar[str] = "input"
     places: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "temperature": ("temperature",),
         "effort": ("reasoning", "effort"),
@@ -54,6 +56,7 @@ class OpenAIDialect(Dialect):
             max_retries=0,
             timeout=setup.http.timeout(setup.timeout_s),
         )
+        self._client = client
         self._responses = client.responses  # imports what it needs now, not within the first measured call
         self.push({"role": "user", "content": setup.prompt})
 
@@ -85,10 +88,9 @@ class OpenAIDialect(Dialect):
         return body
 
     async def _send(self, body: dict[str, Any]) -> Any:
-        responses = self._responses
         if not self.setup.model.stream:
-            raw = await responses.with_raw_response.create(model=body["model"], extra_body=body)
-            return parse_json(raw.http_response.content)
+            return await post(self._client, "/responses", self.encoded(body))
+        responses = self._responses
         async with responses.with_streaming_response.create(
             model=body["model"], stream=True, extra_body={**body, "stream": True}
         ) as response:

@@ -20,6 +20,7 @@ from .base import (
     as_text,
     is_event_stream,
     parse_json,
+    post,
     server_sent_events,
 )
 
@@ -53,6 +54,7 @@ class OpenAICompatDialect(Dialect):
 
     name: ClassVar[str] = "openai_compat"
     default_url: ClassVar[str | None] = None
+    history_key: ClassVar[str] = "messages"
     places: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "temperature": ("temperature",),
         "effort": ("reasoning_effort",),
@@ -73,6 +75,7 @@ class OpenAICompatDialect(Dialect):
             timeout=setup.http.timeout(setup.timeout_s),
             default_headers=private,
         )
+        self._client = client
         self._completions = client.chat.completions  # imports what it needs now, not within the first measured call
         self._mistral = self.name == "openai_compat" and _is_mistral(setup, self.base_url)
         wanted = setup.model.options.get("replay_reasoning")
@@ -112,10 +115,9 @@ class OpenAICompatDialect(Dialect):
         return _CAP
 
     async def _send(self, body: dict[str, Any]) -> Any:
-        completions = self._completions
         if not body.get("stream"):
-            raw = await completions.with_raw_response.create(model=body["model"], messages=[], extra_body=body)
-            return parse_json(raw.http_response.content)
+            return await post(self._client, "/chat/completions", self.encoded(body))
+        completions = self._completions
         async with completions.with_streaming_response.create(
             model=body["model"], messages=[], stream=True, extra_body=body
         ) as response:
