@@ -26,14 +26,14 @@ ROOT = Path(__file__).parents[1]
 
 
 def _rounds(check: Callable[[Any], None], strategy: Any, until: float, first: int) -> list[tuple[Any, BaseException]]:
-    """Rounds of a few hundred inputs, each with its own seed, until the time is over or one of them breaks."""
+    """Rounds of some dozen inputs, each with its own seed, until the time is over or one of them breaks."""
     number, broken = first, []
     last: list[Any] = [None]
 
     while time.monotonic() < until:
 
         @seed(number)
-        @settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=50, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @given(strategy)
         def one_round(value: Any) -> None:
             if time.monotonic() < until:

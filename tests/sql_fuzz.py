@@ -483,6 +483,7 @@ class Judge:
         except duckdb.Error:
             return
         for name in names:
+            name = name.split(" AS ")[0]  # the engine names a table with its alias here
             quoted = ".".join(f'"{part.strip(chr(34))}"' for part in name.split("."))
             assert quoted in TABLE_NAMES or quoted in self._system, f"{name} is read: {text!r}"
 
