@@ -27,11 +27,13 @@ from mcp_stub import READ_OPS, Drop, McpStub, Progress, Silence, Status
 from provider_stub import Answer, ProviderStub
 from rest_stub import QUEUE, SOURCES, Cut, RestStub
 from serving import closed_port
-from talk import Talk, converse, make_model
+from talk import PRICE, TOOLS, Talk, converse, make_model
 from vendor_shapes import DIALECTS, answer, body_of
 
-from pytest_ctxbench.agent.dialects import HttpPool
+from pytest_ctxbench.agent import provider_errors
+from pytest_ctxbench.agent.dialects import HttpPool, Setup, ToolResult, open_dialect
 from pytest_ctxbench.agent.loop import run_conversation
+from pytest_ctxbench.agent.normalise import normalise
 from pytest_ctxbench.agent.retry import Clock
 from pytest_ctxbench.agent.types import Conversation, Limits, ToolOutcome
 from pytest_ctxbench.budget import Budget
@@ -39,6 +41,7 @@ from pytest_ctxbench.connect_ai import RestClient
 from pytest_ctxbench.errors import HarnessError, VerifierError
 from pytest_ctxbench.holds import Holds
 from pytest_ctxbench.mcp_session import McpSettings, open_session, repeatable_tool
+from pytest_ctxbench.pricing import cost_of_call
 from pytest_ctxbench.records import RunKey
 from pytest_ctxbench.store import RecordStore, write_atomically
 from pytest_ctxbench.verifier import Verifier
@@ -224,6 +227,50 @@ def test_arguments_that_no_record_can_hold_go_back_to_the_model(provider: Provid
     if dialect != "google":  # goes by order and name
         ids = [event["id"] for event in talk.events("tool_result")]
         assert len(set(ids)) == len(ids)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, item in inner:
+        yield (*path, step)
+        yield from _places(item, (*path, step))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_any_part_of_an_answer_may_be_anything(dialect: str):
+    """A reply or a `ProviderFault`, never another exception; what comes of it can be priced, sent back and stored."""
+
+    async def main() -> int:
+        http, count = HttpPool(), 0
+        try:
+            for calls in ((), [*CALLS, *CALLS]):
+                whole = body_of(dialect, "" if calls else table.ANSWER, calls, thinking="hm")
+                for place in _places(whole):
+                    setup = Setup(make_model(dialect), "s", "p", TOOLS, http, 5.0, base_url="http://127.0.0.1:1")
+                    talk = open_dialect(setup)
+                    for odd in (None, [], {}, "zz", -1, 10**400, True, [None], [{}], {"a": {}}):
+                        body = json.loads(json.dumps(whole))
+                        parent = body
+                        for step in place[:-1]:
+                            parent = parent[step]
+                        parent[place[-1]] = odd
+                        count += 1
+                        try:
+                            reply = talk.read(body)
+                        except provider_errors.ProviderFault:
+                            continue
+                        usage = normalise(dialect, reply.usage, reasoning_seen=reply.reasoned).usage
+                        assert usage is None or (cost_of_call(usage, PRICE) or 0.0) >= 0.0
+                        talk.accept(reply)
+                        if reply.calls:
+                            talk.give_results([ToolResult(call, "t", False) for call in reply.calls])
+                        json.dumps(talk.body(), allow_nan=False)
+                    await talk.close()
+        finally:
+            await http.close()
+        return count
+
+    assert asyncio.run(main()) > 300
 
 
 def test_a_gateways_error_inside_a_choice_is_no_answer(provider: ProviderStub):
