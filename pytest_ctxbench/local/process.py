@@ -26,6 +26,7 @@ from .schema import HOME_PREFIX
 __all__ = ["EndpointProcess", "start_endpoint", "sweep_homes"]
 
 START_TIMEOUT_S = 120.0
+_SLOWEST_LOAD_BYTES_S = 2_000_000
 _STOP_TIMEOUT_S = 10.0
 #: All that the server gets of the environment: no key, no token.
 _ENVIRONMENT = (
@@ -84,6 +85,13 @@ def sweep_homes() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _start_timeout(data: Path | None) -> float:
+    size = 0
+    with contextlib.suppress(OSError):  # the server says what is wrong with the folder
+        size = sum(path.stat().st_size for path in data.glob("*.csv")) if data is not None else 0
+    return START_TIMEOUT_S + size / _SLOWEST_LOAD_BYTES_S
+
+
 def start_endpoint(
     *,
     data: Path | None,
@@ -95,13 +103,14 @@ def start_endpoint(
     statement_timeout_s: float | None = None,
     max_rows: int | None = None,
     memory_mb: int | None = None,
-    start_timeout_s: float = START_TIMEOUT_S,
+    start_timeout_s: float | None = None,
 ) -> EndpointProcess:
     """Serve a dataset, or with None empty tables, on a free port of the loopback; returns when it answers.
 
     Without `password` or `control_token` new ones are made; they reach the server through a pipe, never through its
-    command line or environment. Raises `ConfigError` for a dataset or context folder that cannot be used and
-    `HarnessError` when the server does not start.
+    command line or environment. `start_timeout_s` is by default what the size of the dataset asks for, since that may
+    have to be loaded. Raises `ConfigError` for a dataset or context folder that cannot be used and `HarnessError` when
+    the server does not start.
     """
     sweep_homes()
     password = password or secrets.token_urlsafe(24)
@@ -129,7 +138,7 @@ def start_endpoint(
             env=environment,
             start_new_session=True,  # Ctrl-C ends the session in its own order, and the server last
         )
-        watchdog = threading.Timer(start_timeout_s, process.kill)
+        watchdog = threading.Timer(start_timeout_s or _start_timeout(data), process.kill)
         watchdog.start()
         try:
             assert process.stdin is not None
