@@ -10,6 +10,7 @@ import csv
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -279,16 +280,17 @@ def test_servers_use_it_and_notice_damage(root: Path, monkeypatch: pytest.Monkey
     assert (entry / "entry.json").stat().st_ino != made
 
 
-def test_rows_that_are_not_the_loaded_ones_end_the_server(
-    root: Path, monkeypatch: pytest.MonkeyPatch, built: tuple[Path, dict[str, int]]
-) -> None:
+def test_rows_that_are_not_the_loaded_ones_end_the_server(root: Path, built: tuple[Path, dict[str, int]]) -> None:
     """Somebody put other databases there with their right sums, but not as many rows as the document says."""
     key = TemplateCache(root).key(DATA)
     assert key is not None
     kept(root, (built[0], {**built[1], ACCOUNT: 1_199}), key)
-    with served(DATA, str(root), monkeypatch) as http:
-        answer = http.post("/api/query", json={"query": "SELECT 1"}).json()
-        assert "holds 1200 rows where 1199 were loaded" in answer["error"]["message"]
+    command = [sys.executable, "-m", "pytest_ctxbench.cli", "serve", "--data", str(DATA), "--context", str(CONTEXT)]
+    environment = {**os.environ, "CTXBENCH_CACHE": str(root)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120)
+    assert done.returncode != 0
+    assert "holds 1200 rows where 1199 were loaded" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_without_a_cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

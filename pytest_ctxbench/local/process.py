@@ -21,6 +21,7 @@ from .schema import HOME_PREFIX
 __all__ = ["EndpointProcess", "start_endpoint", "sweep_homes"]
 
 START_TIMEOUT_S = 120.0
+_SLOWEST_LOAD_BYTES_S = 2_000_000
 
 
 @dataclass(slots=True)
@@ -62,6 +63,13 @@ def sweep_homes() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _start_timeout(data: Path | None) -> float:
+    size = 0
+    with contextlib.suppress(OSError):  # the server says what is wrong with the folder
+        size = sum(path.stat().st_size for path in data.glob("*.csv")) if data is not None else 0
+    return START_TIMEOUT_S + size / _SLOWEST_LOAD_BYTES_S
+
+
 def start_endpoint(
     *,
     data: Path | None,
@@ -73,15 +81,16 @@ def start_endpoint(
     statement_timeout_s: float | None = None,
     max_rows: int | None = None,
     memory_mb: int | None = None,
-    start_timeout_s: float = START_TIMEOUT_S,
+    start_timeout_s: float | None = None,
     port: int = 0,
     spawned: Spawned | None = None,
 ) -> EndpointProcess:
     """Serve a dataset, or with None empty tables, on a port of the loopback (0: a free one); returns when it answers.
 
     `spawned` gets the process while it still starts. Without `password` or `control_token` new ones are made; they
-    reach the server through a pipe, never through its command line or environment. Raises `ConfigError` for a dataset
-    or context folder that cannot be used and `HarnessError` when the server does not start.
+    reach the server through a pipe, never through its command line or environment. `start_timeout_s` is by default what
+    the size of the dataset asks for, since that may have to be loaded. Raises `ConfigError` for a dataset or context
+    folder that cannot be used and `HarnessError` when the server does not start.
     """
     sweep_homes()
     password = password or secrets.token_urlsafe(24)
@@ -101,7 +110,7 @@ def start_endpoint(
             "pytest_ctxbench.cli",
             *arguments,
             first_line=json.dumps({"password": password, "control_token": control_token}).encode() + b"\n",
-            timeout_s=start_timeout_s,
+            timeout_s=start_timeout_s or _start_timeout(data),
             spawned=spawned,
         )
     except DidNotStart as error:
