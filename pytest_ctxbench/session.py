@@ -29,6 +29,7 @@ from .errors import ConfigError, CtxbenchError, HarnessError, VerifierError
 from .executor import PREFLIGHT_DONE
 from .fingerprint import fingerprints
 from .holds import Holds
+from .log_redaction import hide_in_logs
 from .options import Settings, resolve
 from .plan import Plan, PlannedRun, build_plan, sharded
 from .record_view import RunResult
@@ -121,6 +122,7 @@ class BenchSession:
         self.holds = Holds(self.folder)
         self.prices = VerifiedPrices(self.folder)
         self.budget = Budget(self.settings.out / ".budget.json", self.settings.budget_usd)
+        self._end_of_hiding = hide_in_logs(self.hidden)
 
     def _parsed_gates(self) -> list[Gate]:
         if not self.settings.gates:
@@ -711,6 +713,7 @@ class BenchSession:
                 terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:
+        self._end_of_hiding()
         if not self.is_main:
             return
         if self._local is not None:
