@@ -163,15 +163,24 @@ async def _serve(
             await starting
         return 0
     endpoint = await starting
+    failures: list[BaseException] = []
+
+    def after_opening(done: asyncio.Future[None]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not stop.is_set():  # what fails because we end is no failure
+            failures.append(error)
+            stop.set()
+
     opened = asyncio.ensure_future(endpoint.opened())
-    opened.add_done_callback(lambda done: stop.set() if done.cancelled() or done.exception() else None)
+    opened.add_done_callback(after_opening)
     try:
         await _run_server(endpoint.app, listener, stop, lambda: _announce(args, listener, password, made_up))
     finally:
+        stop.set()
         await endpoint.close()
-    if opened.done() and not opened.cancelled() and (error := opened.exception()) is not None:
-        raise error
     opened.cancel()
+    if failures:
+        raise failures[0]
     return 0
 
 

@@ -26,6 +26,7 @@ import contextlib
 import hmac
 import json
 import re
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -349,11 +350,13 @@ class _Mcp:
             yield
         finally:
             self._end.set()
-            await self._running
+            if not self._changed.is_set():
+                self._running.cancel()  # the import goes on in a thread that nobody waits for
+            await asyncio.wait({self._running})
 
     async def _run(self) -> None:
         try:
-            manager, app = await asyncio.to_thread(_mcp_manager, self._toolbox)
+            manager, app = await _in_daemon_thread(lambda: _mcp_manager(self._toolbox))
             async with manager.run():
                 self._app = app
                 self._changed.set()
@@ -369,6 +372,32 @@ class _Mcp:
             await _send_json(send, 503, body)
             return
         await self._app(scope, receive, send)
+
+
+def _in_daemon_thread(work: Callable[[], tuple[Any, ASGIApp]]) -> asyncio.Future[tuple[Any, ASGIApp]]:
+    """Like `asyncio.to_thread`, but the end of the program does not wait for it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[tuple[Any, ASGIApp]] = loop.create_future()
+
+    def settle(result: tuple[Any, ASGIApp] | None, error: Exception | None) -> None:
+        if future.done():
+            return
+        if result is not None:
+            future.set_result(result)
+        else:
+            future.set_exception(error or RuntimeError("no result"))
+
+    def run() -> None:
+        result, problem = None, None
+        try:
+            result = work()
+        except Exception as error:
+            problem = error
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            loop.call_soon_threadsafe(settle, result, problem)
+
+    threading.Thread(target=run, name="mcp-import", daemon=True).start()
+    return future
 
 
 def _mcp_manager(toolbox: Toolbox) -> tuple[Any, ASGIApp]:
