@@ -336,16 +336,21 @@ def _read_in_processes(
             )  # fmt: skip
             children.append((child, part))
             Thread(target=_hand_over, args=(child, job.getvalue()), daemon=True).start()
-        for child, part in children:
-            assert child.stdout is not None
-            done: set[str] = set()
-            for line in child.stdout:
+        done: set[str] = set()
+        talking = [child.stdout for child, _ in children if child.stdout is not None]
+        while talking:
+            for pipe in list(talking):  # a line of each in turn, so that none of them waits with a full pipe
+                line = pipe.readline()
+                if not line.endswith(b"\n"):
+                    talking.remove(pipe)
+                    continue
                 name, identity, facts, row, problem, damage = json.loads(line)
                 done.add(name)
                 if damage is not None:
                     yield name, None, damage
                 elif facts is not None:
                     yield name, None if identity is None else tuple(identity), Indexed(facts, row, problem)
+        for _, part in children:
             for name in part:
                 if name not in done and (found := _read_one(store.runs / name, inputs)) is not None:
                     yield found
