@@ -250,7 +250,7 @@ def test_in_the_middle_only_what_concerns_every_run_stops_the_model(
 
 def test_what_the_sdk_itself_refuses_stops_the_model(monkeypatch: pytest.MonkeyPatch, stub: ProviderStub) -> None:
     """An SDK's own check fails for every run alike, and nothing was sent."""
-    monkeypatch.setattr("openai.resources.responses.responses.AsyncResponses.create", _refuse)
+    monkeypatch.setattr("openai.AsyncOpenAI.post", _refuse)
     talk = converse(stub, make_model("openai"))
     assert isinstance(talk.error, ProviderError)
     assert (talk.error.error_class, talk.error.stops_model) == ("provider_protocol", True)

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Dialect", "HttpPool", "Reply", "Setup", "Stop", "ToolCall", "ToolResult", "is_loopback"]
 
-#: Seconds. Embedded servers (uvicorn) close idle connections after 5; the client must forget them first.
+#: Seconds. Servers close idle connections (uvicorn after 5 unless told otherwise, as ours are); the client must forget
+#: them first.
 _KEEP_ALIVE_S = 4.0
 _CONNECT_S = 30.0
 
