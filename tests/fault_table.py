@@ -16,7 +16,8 @@ from typing import Any
 from provider_stub import Answer, sse
 from vendor_shapes import DIALECTS, body_of, error_body
 
-__all__ = ["ANSWER", "DISK", "MCP", "PROVIDER", "REST", "DiskFault", "McpFault", "ProviderFault", "RestFault",
+__all__ = ["ANSWER", "DISK", "MCP", "PROCESSES", "PROVIDER", "REST", "DiskFault", "McpFault", "ProcessFault",
+           "ProviderFault", "RestFault",
            "Verdict", "document"]  # fmt: skip
 
 ANSWER = "| Account | SLA |\n|---|---|\n| Nordlicht | Gold |"
@@ -390,6 +391,101 @@ DISK: tuple[DiskFault, ...] = (
 )  # fmt: skip
 
 
+# -- processes
+
+
+@dataclass(frozen=True)
+class ProcessFault:
+    """`proof` is the test that does it to a whole session; `exit` the status of the session that it happens to."""
+
+    name: str
+    run: str
+    then: str
+    exit: str
+    proof: str
+
+
+PROCESSES: tuple[ProcessFault, ...] = (
+    ProcessFault(
+        "main process: SIGINT",
+        "runs in flight: left pending",
+        "CSVs are written, nothing is left running; what they may have cost counts in the next budget",
+        "2",
+        "test_process_faults.py::test_nothing_is_left_behind",
+    ),
+    ProcessFault(
+        "main process: SIGTERM",
+        "runs in flight: left pending",
+        "as for SIGINT",
+        "2",
+        "test_runs.py::test_an_interrupted_session_is_resumed_to_the_same_csvs",
+    ),
+    ProcessFault(
+        "main process: SIGKILL",
+        "runs in flight: left pending",
+        "workers and servers end by themselves; the next session sweeps what they left and writes the same CSVs",
+        "none",
+        "test_process_faults.py::test_nothing_is_left_behind",
+    ),
+    ProcessFault(
+        "a worker: SIGKILL",
+        "its runs in flight are lost, and pending",
+        "another worker goes on",
+        "1",
+        "test_runs.py::test_a_killed_worker_loses_only_its_run",
+    ),
+    ProcessFault(
+        "a worker: SIGKILL in an a1 run",
+        "that run is lost, and pending",
+        "its hold on the queue ends with it: the other a1 runs go on",
+        "1",
+        "test_process_faults.py::test_a_worker_that_dies_in_a_write_run_holds_up_nobody",
+    ),
+    ProcessFault(
+        "a worker: SIGTERM",
+        "its runs in flight are lost, and pending",
+        "nothing is left running",
+        "1 or 2",
+        "test_process_faults.py::test_a_worker_that_is_told_to_end",
+    ),
+    ProcessFault(
+        "an SQL engine: SIGKILL",
+        "scored; its statement is repeated, a write in doubt is error `mcp_write_unknown`",
+        "a new engine has the same data",
+        "0",
+        "test_process_faults.py::test_a_write_run_goes_on_over_dead_engines",
+    ),
+    ProcessFault(
+        "the embedded server: SIGTERM, SIGKILL in a read run",
+        "scored; lost reads are repeated",
+        "it is started again on its port",
+        "0",
+        "test_process_faults.py::test_a_read_goes_on_over_every_restart",
+    ),
+    ProcessFault(
+        "the embedded server: SIGKILL in an a1 run",
+        "error `verifier_instance`, tried again: its database is a new one",
+        "it is started again on its port",
+        "0",
+        "test_process_faults.py::test_a_write_run_whose_database_was_lost_is_not_scored_and_done_again",
+    ),
+    ProcessFault(
+        "the emulator: SIGKILL",
+        "scored; the call is repeated",
+        "it is started again on its port",
+        "0",
+        "test_process_faults.py::test_a_read_goes_on_over_every_restart",
+    ),
+    ProcessFault(
+        "a server that ends again and again",
+        "left pending, with one line",
+        "five ends without a measured run between them are mended",
+        "1",
+        "test_process_faults.py::test_a_server_that_dies_again_and_again_leaves_the_rest_pending",
+    ),
+)
+
+
 # -- the document
 
 INTRODUCTION = """# What faults do to a run
@@ -454,6 +550,17 @@ def document() -> str:
     lines += _rows(("fault", "once", "always"), ((f.name, cell(f.once), cell(f.always)) for f in REST))
     lines += ["", "## The disk", ""]
     lines += _rows(("fault", "the run", "what is on the disk then"), ((f.name, cell(f.verdict), f.left) for f in DISK))
+    lines += [
+        "",
+        "## Processes",
+        "",
+        "The proofs are tests of whole sessions; `tox -e soak` does all of it at random.",
+        "",
+    ]
+    lines += _rows(
+        ("fault", "the run", "the rest", "exit", "proof"),
+        ((f.name, f.run, f.then, f.exit, f"`{f.proof}`") for f in PROCESSES),
+    )
     return "\n".join(lines) + "\n"
 
 

@@ -22,7 +22,7 @@ import fault_table as table
 import pytest
 import rest_stub
 from bench import ROOT, Outcome, bench, environment
-from fault_table import DISK, MCP, PROVIDER, REST, DiskFault, McpFault, ProviderFault, RestFault, Verdict
+from fault_table import DISK, MCP, PROCESSES, PROVIDER, REST, DiskFault, McpFault, ProviderFault, RestFault, Verdict
 from mcp_stub import READ_OPS, Drop, McpStub, Progress, Silence, Status
 from provider_stub import Answer, ProviderStub
 from rest_stub import QUEUE, SOURCES, Cut, RestStub
@@ -901,3 +901,9 @@ def test_only_runs_in_a_row_hold_the_endpoint(tmp_path: Path):
     assert holds.reason("endpoint") is None
     holds.could_not_start("e", reason="refused")
     assert holds.reason("endpoint") == "3 runs in a row could not start: refused"
+
+
+def test_the_proofs_of_process_faults_are_there():
+    for fault in PROCESSES:
+        file, _, name = fault.proof.partition("::")
+        assert f"def {name}(" in (Path(__file__).parent / file).read_text(encoding="utf-8"), fault

@@ -248,6 +248,38 @@ def test_a_worker_that_is_told_to_end(undisturbed: list[list[dict[str, str]]], t
     assert results(out) == undisturbed
 
 
+def holder_of_the_queue(temporary: Path) -> int | None:
+    """The process that holds the lock of a session's REVIEW_QUEUE."""
+    inodes = {path.stat().st_ino for path in temporary.glob("ctxbench-*/REVIEW_QUEUE.lock")}
+    for line in Path("/proc/locks").read_text().splitlines():
+        words = line.split()
+        if "FLOCK" in words and "->" not in words and int(words[-3].rsplit(":", 1)[1]) in inodes:
+            return int(words[-4])
+    return None
+
+
+@pytest.mark.parametrize("concurrency", ["1", "4"])
+def test_a_worker_that_dies_in_a_write_run_holds_up_nobody(
+    undisturbed: list[list[dict[str, str]]], tmp_path: Path, temporary: Path, concurrency: str
+):
+    out = tmp_path / "out"
+    process = start(out, temporary, "-n", "2", "--ctx-concurrency", concurrency)
+    assert until(lambda: holder_of_the_queue(temporary) is not None or process.poll() is not None, 300)
+    victim = holder_of_the_queue(temporary)
+    assert victim in of_kind(process.pid, "worker")
+    os.kill(victim, signal.SIGKILL)  # type: ignore[arg-type]
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 1, said
+    written = {stem for stem, record in stored(out / "runs").items() if record["error"] is None}
+    # xdist reports the item that the worker was at as failed and does not give it to another one.
+    assert RUNS - 1 <= len(written) <= RUNS, said
+    assert len([stem for stem in written if "__a1__" in stem]) >= 3
+    assert left(temporary) == []
+    outcome = bench(*CREW, "-n", "2", "--ctx-out", out, timeout=600, TMPDIR=str(temporary))
+    assert "error" not in outcome.counts(), outcome.out
+    assert results(out) == undisturbed
+
+
 # -- the keeper, with small children
 
 CHILD = """
