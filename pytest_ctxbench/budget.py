@@ -151,11 +151,18 @@ class Budget:
 
         When that cannot be written, the reservation stays, which is more.
         """
-        with self._ledger() as ledger:
-            self._runs.pop(run, None)
-            self._waiting.discard(run)
-            ledger["spent"] += cost_usd
-            self._enter(ledger)
+        reserved = self._runs.get(run)
+        try:
+            with self._ledger() as ledger:
+                self._runs.pop(run, None)
+                self._waiting.discard(run)
+                ledger["spent"] += cost_usd
+                self._enter(ledger)
+        except HarnessError:
+            if reserved is not None:
+                self._runs[run] = reserved
+                self._waiting.add(run)  # nobody needs to wait for it to shrink
+            raise
 
     def exhausted(self) -> bool:
         """Whether nothing is left at all, so that a run need not even start."""

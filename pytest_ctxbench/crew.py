@@ -90,6 +90,9 @@ class SessionCrew:
             and self.finished(planned) is None
         )
 
+    async def warm_up(self, planned: PlannedRun) -> None:
+        await self.executor.warm_up(planned)
+
     async def queue_of(self, planned: PlannedRun) -> Queue | None:
         """On a live service the source tables are counted first, for the first run and as long as they are not right;
         before a write they always are."""

@@ -50,6 +50,15 @@ class Queue:
     source_counts: dict[str, int]
 
 
+def _import_for(provider: str) -> None:
+    from importlib import import_module
+
+    from .agent.dialects import import_sdk
+
+    import_module("mcp.client.streamable_http")
+    import_sdk(provider)
+
+
 class Executor:
     """One per process. `folder` is the session's private folder, `check` raises when the process must stop."""
 
@@ -74,6 +83,8 @@ class Executor:
         self._http: HttpPool | None = None
         self._verifier: Verifier | None = None
         self._counting = asyncio.Lock()
+        self._warming = asyncio.Lock()
+        self._warm: set[str] = set()
 
     @property
     def services(self) -> Services:
@@ -86,6 +97,15 @@ class Executor:
 
             self._http = HttpPool()
         return self._http
+
+    async def warm_up(self, planned: PlannedRun) -> None:
+        """Import what the run needs, once, in another thread: no run waits for the imports of another one, and none
+        counts them as its own time."""
+        provider = planned.model.provider
+        async with self._warming:
+            if provider not in self._warm:
+                await asyncio.to_thread(_import_for, provider)
+                self._warm.add(provider)
 
     @asynccontextmanager
     async def open_session(self, planned: PlannedRun) -> AsyncIterator[McpSession]:

@@ -55,6 +55,9 @@ class Crew(Protocol):
     def startable(self, planned: PlannedRun) -> bool:
         """Whether a run may start ahead of its item: not finished earlier, and nothing holds it."""
 
+    async def warm_up(self, planned: PlannedRun) -> None:
+        """Whatever must be done once before the first run of its kind."""
+
     async def queue_of(self, planned: PlannedRun) -> Queue | None:
         """The emptied queue of a write task, None for a read task. Raises `LeftPending`, `HarnessError`."""
 
@@ -257,6 +260,8 @@ class Flight:
         started = time.perf_counter()
         failure: BaseException | None = None
         try:
+            await self._crew.warm_up(attempt.planned)
+            started = time.perf_counter()
             async with AsyncExitStack() as stack:
                 queue = await self._crew.queue_of(attempt.planned)
                 attempt.queue.set_result(queue)

@@ -50,6 +50,9 @@ class Crew:
     def startable(self, planned: PlannedRun) -> bool:
         return planned.key.run not in self.hold
 
+    async def warm_up(self, planned: PlannedRun) -> None:
+        return None
+
     async def queue_of(self, planned: PlannedRun) -> Any:
         return None
 

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from .base import Dialect, HttpPool, Reply, Setup, Stop, ToolCall, ToolResult
 
-__all__ = ["Dialect", "HttpPool", "Reply", "Setup", "Stop", "ToolCall", "ToolResult", "open_dialect"]
+__all__ = ["Dialect", "HttpPool", "Reply", "Setup", "Stop", "ToolCall", "ToolResult", "import_sdk", "open_dialect"]
+
+
+#: What a dialect's client takes; a vendor's package imports most of itself when it is used first.
+_SDKS = {
+    "anthropic": ("anthropic",),
+    "openai": ("openai", "openai.resources.responses"),
+    "google": ("google.genai",),
+    "xai": ("openai", "openai.resources.chat"),
+    "openai_compat": ("openai", "openai.resources.chat"),
+}
+
+
+def import_sdk(provider: str) -> None:
+    """Import what a dialect needs, which takes up to a second: before a run's clock starts, and beside the loop."""
+    for name in _SDKS.get(provider, ()):
+        import_module(name)
 
 
 def open_dialect(setup: Setup) -> Dialect:
