@@ -14,9 +14,11 @@ from sqlglot import exp
 from sqlglot.dialects import DuckDB, Postgres
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.tsql import TSQL
-from sqlglot.errors import ErrorLevel, SqlglotError
+from sqlglot.errors import SqlglotError
 from sqlglot.parsers.tsql import TSQLParser
 from sqlglot.tokenizer_core import Token, TokenType
+
+from .steps import TooManySteps, parse
 
 __all__ = ["MAX_STATEMENT_CHARS", "READER_FAULTS", "CommandRefused", "ConnectSQL", "SqlError", "read_statement",
            "typed_date"]  # fmt: skip
@@ -402,7 +404,7 @@ def read_statement(sql: str) -> exp.Expr:
         try:
             tokens = dialect.tokenize(sql)
             _refuse_unbounded(tokens)
-            parsed = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse(tokens, sql)
+            parsed = parse(dialect, tokens, sql)
             found = [s for s in parsed if s is not None]
             if found:
                 _refuse_deep(found[0])
@@ -411,7 +413,7 @@ def read_statement(sql: str) -> exp.Expr:
             if len(sql) > _MAX_CHARS_TO_TRY_AGAIN:
                 break
             continue
-        except RecursionError:
+        except (RecursionError, TooManySteps):
             raise SqlError("the statement is nested too deeply; simplify it") from None
         except READER_FAULTS:
             first_error = (
