@@ -270,23 +270,7 @@ _VALUES = [
 ]
 
 
-_PLAIN_FUNCTIONS = [
-    "abs",
-    "upper",
-    "lower",
-    "coalesce",
-    "length",
-    "nullif",
-    "sum",
-    "count",
-    "max",
-    "concat",
-    "LEN",
-    "ISNULL",
-    "IIF",
-    "list_value",
-    "repeat",
-]
+_PLAIN_FUNCTIONS = "abs upper coalesce length nullif sum count LEN ISNULL IIF repeat".split()  # noqa: SIM905
 
 
 @cache

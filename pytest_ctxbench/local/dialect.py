@@ -245,10 +245,9 @@ def _choose(args: list[Any]) -> exp.Expr:
     """CHOOSE(n, first, second, ...)."""
     if len(args) < 2:
         raise SqlError("CHOOSE takes a number and at least one value")
-    case = exp.Case(this=args[0])
-    for number, value in enumerate(args[1:], 1):
-        case = case.when(exp.Literal.number(number), value)
-    return case
+    # not by `when`, which copies what there is with every value
+    pairs = [exp.If(this=exp.Literal.number(n), true=value) for n, value in enumerate(args[1:], 1)]
+    return exp.Case(this=args[0], ifs=pairs)
 
 
 def _str(args: list[Any]) -> exp.Expr:

@@ -166,7 +166,9 @@ def _add_fields(select: exp.Select, fields: dict[str, int]) -> None:
     for item in select.expressions:
         size = _fields(item, fields)
         if size > _MAX_FIELDS:
-            raise SqlError(f"the type of a column is larger than {_MAX_FIELDS:,} fields; put fewer structs into each other")
+            raise SqlError(
+                f"the type of a column is larger than {_MAX_FIELDS:,} fields; put fewer structs into each other"
+            )
         if size > 1:
             name = item.alias_or_name.lower()
             fields[name] = max(fields.get(name, 1), size)

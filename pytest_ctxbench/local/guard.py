@@ -61,7 +61,7 @@ _MAX_EXPANDED = 50_000
 #: Length in characters that a function may be asked for, where it is a number in the statement. Making a text of a
 #: gigabyte is one step to the engine, so no interrupt reaches it.
 _MAX_LENGTH = 100_000_000
-_LENGTHS = {"repeat": 1, "lpad": 1, "rpad": 1, "space": 0}
+_LENGTHS = {"repeat": 1, "lpad": 1, "rpad": 1, "space": 0, "bitstring": 1}
 
 
 class Guard:
@@ -169,6 +169,8 @@ class Guard:
 def _refuse_length(name: str, arguments: list[Any]) -> None:
     place = _LENGTHS[name]
     value = arguments[place].get("expression") if len(arguments) > place else None
+    while isinstance(value, dict) and value.get("class") == "CAST":
+        value = value.get("child")
     literal = value.get("literal") if isinstance(value, dict) else None
     if not isinstance(literal, dict) or literal.get("kind") not in ("INTEGER", "NUMERIC"):
         return
