@@ -250,6 +250,10 @@ SHAPES = {
     + " SELECT * FROM a30",
     "doubled COLUMNS": "SELECT 1 FROM " + nested("(SELECT *, COLUMNS(*) + 1 FROM ", ") t", 25, "(SELECT 1 AS a) t"),
     "doubled aliases": "SELECT 1 AS a0, " + ", ".join(f"a{n} + a{n} AS a{n + 1}" for n in range(30)),
+    "doubled arrows": "SELECT " + "x -> " * 40 + "1",
+    "doubled types": "SELECT " + nested("STRUCT(", ")", 40),
+    "doubled NULLIF": "SELECT " + nested("NULLIF(", ", 1)", 40),
+    "a name of WITH elsewhere": 'SELECT 1 FROM "x.csv" AS x, (WITH "x.csv" AS (SELECT 1 AS f) SELECT f FROM "x.csv") y',
     "doubled conditions": "SELECT 1 AS a0, "
     + ", ".join(f"CASE WHEN a{n} > a{n} THEN a{n} END AS a{n + 1}" for n in range(20)),
 }
@@ -283,6 +287,11 @@ def test_a_statement_that_nobody_could_run_is_refused_at_once(
         ("SELECT 1 AS a, a + 1 AS b, a + b AS c, b + c AS d, c + d AS e", [[1, 2, 3, 5, 8]]),
         ("WITH a AS (SELECT 1 AS x), b AS (SELECT * FROM a p, a q), c AS (SELECT * FROM b p, b q) "
          "SELECT COUNT(*) FROM c", [[1]]),
+        ("SELECT " + nested("NULLIF(", ", 1)", 8, "2"), [[2]]),
+        ("SELECT LEN(repeat('x', 1000000))", [[1_000_000]]),
+        ("WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM n WHERE x < 3), "
+         "m AS (SELECT MAX(x) AS y FROM n) "
+         "SELECT y FROM m, (SELECT COUNT(*) AS c FROM m) k WHERE EXISTS (SELECT 1 FROM n)", [[3]]),
         ("\ufeffSELECT 1", [[1]]),
         ("SELECT\u00a01", [[1]]),
     ],

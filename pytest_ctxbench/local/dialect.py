@@ -14,9 +14,11 @@ from sqlglot import exp
 from sqlglot.dialects import DuckDB, Postgres
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.tsql import TSQL
-from sqlglot.errors import ErrorLevel, SqlglotError
+from sqlglot.errors import SqlglotError
 from sqlglot.parsers.tsql import TSQLParser
 from sqlglot.tokenizer_core import Token, TokenType
+
+from .steps import TooManySteps, parse
 
 __all__ = ["MAX_STATEMENT_CHARS", "READER_FAULTS", "CommandRefused", "ConnectSQL", "SqlError", "read_statement",
            "typed_date"]  # fmt: skip
@@ -243,10 +245,9 @@ def _choose(args: list[Any]) -> exp.Expr:
     """CHOOSE(n, first, second, ...)."""
     if len(args) < 2:
         raise SqlError("CHOOSE takes a number and at least one value")
-    case = exp.Case(this=args[0])
-    for number, value in enumerate(args[1:], 1):
-        case = case.when(exp.Literal.number(number), value)
-    return case
+    # not by `when`, which copies what there is with every value
+    pairs = [exp.If(this=exp.Literal.number(n), true=value) for n, value in enumerate(args[1:], 1)]
+    return exp.Case(this=args[0], ifs=pairs)
 
 
 def _str(args: list[Any]) -> exp.Expr:
@@ -402,7 +403,7 @@ def read_statement(sql: str) -> exp.Expr:
         try:
             tokens = dialect.tokenize(sql)
             _refuse_unbounded(tokens)
-            parsed = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse(tokens, sql)
+            parsed = parse(dialect, tokens, sql)
             found = [s for s in parsed if s is not None]
             if found:
                 _refuse_deep(found[0])
@@ -411,7 +412,7 @@ def read_statement(sql: str) -> exp.Expr:
             if len(sql) > _MAX_CHARS_TO_TRY_AGAIN:
                 break
             continue
-        except RecursionError:
+        except (RecursionError, TooManySteps):
             raise SqlError("the statement is nested too deeply; simplify it") from None
         except READER_FAULTS:
             first_error = (

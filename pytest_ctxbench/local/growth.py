@@ -24,9 +24,19 @@ _TABLE_COLUMNS = 20
 _ENOUGH = 10**9
 
 
+#: Fields of one column's type, all levels together. The engine needs a second for 4,000, and is deaf above 100,000.
+_MAX_FIELDS = 1_000
+#: Functions whose results hold the types of their arguments, by the engine's names.
+_NESTING = frozenset(
+    {"row", "struct_pack", "struct_insert", "struct_update", "struct_concat", "map", "list_zip", "array_zip",
+     "union_value", "map_from_entries", "map_concat", "json_object"}
+)  # fmt: skip
+
+
 def refuse_growth(tree: exp.Expr) -> None:
     """Raises `SqlError` for a statement that becomes too large when it is written out."""
     _Widths(tree).refuse()
+    _refuse_nested_types(tree)
     for select in tree.find_all(exp.Select):
         _refuse_built_columns(select)
 
@@ -128,3 +138,50 @@ def _refuse_built_columns(select: exp.Select) -> None:
             "the columns of a SELECT are built from each other too many times over; "
             "compute them in steps, in subqueries"
         )
+
+
+def _nests(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Func):
+        names = {node.name} if isinstance(node, exp.Anonymous) else set(node.sql_names())
+        return isinstance(node, exp.Struct | exp.Map) or any(name.lower() in _NESTING for name in names)
+    return isinstance(node, exp.Tuple)
+
+
+def _refuse_nested_types(tree: exp.Expr) -> None:
+    """A column that is put twice into a struct, and that struct twice into another, over and over.
+
+    Columns of one name are taken for one wherever they are, from the inside out, in the order of the text: that is
+    how such a chain must be written.
+    """
+    if not any(_nests(node) for node in tree.walk()):
+        return
+    fields: dict[str, int] = {}
+    for select in reversed([*tree.find_all(exp.Select, bfs=False)]):
+        _add_fields(select, fields)
+    for select in tree.find_all(exp.Select, bfs=False):
+        _add_fields(select, fields)
+
+
+def _add_fields(select: exp.Select, fields: dict[str, int]) -> None:
+    for item in select.expressions:
+        size = _fields(item, fields)
+        if size > _MAX_FIELDS:
+            raise SqlError(
+                f"the type of a column is larger than {_MAX_FIELDS:,} fields; put fewer structs into each other"
+            )
+        if size > 1:
+            name = item.alias_or_name.lower()
+            fields[name] = max(fields.get(name, 1), size)
+
+
+def _fields(item: exp.Expr, known: dict[str, int]) -> int:
+    """Fields of the type of an expression, at most."""
+    sizes: dict[int, int] = {}
+    for node in reversed([*item.walk(bfs=False)]):  # what is inside comes first
+        if isinstance(node, exp.Column):
+            size = known.get(node.name.lower(), 1)
+        else:
+            inner = [sizes.get(id(child), 1) for child in node.iter_expressions()]
+            size = sum(inner) if _nests(node) else max(inner, default=1)
+        sizes[id(node)] = min(size, _ENOUGH)
+    return sizes[id(item)]

@@ -56,6 +56,14 @@ _CLOCK_COLUMNS = frozenset(
 _SESSION_COLUMNS = frozenset({"current_catalog", "current_role", "current_schema", "current_user", "session_user"})
 
 
+#: Expressions of one statement when the engine's macros in it are written out; a macro's copies count each.
+_MAX_EXPANDED = 50_000
+#: Length in characters that a function may be asked for, where it is a number in the statement. Making a text of a
+#: gigabyte is one step to the engine, so no interrupt reaches it.
+_MAX_LENGTH = 100_000_000
+_LENGTHS = {"repeat": 1, "lpad": 1, "rpad": 1, "space": 0, "bitstring": 1}
+
+
 class Guard:
     """Holds what the engine knows (its functions) and the tables that there are."""
 
@@ -66,6 +74,7 @@ class Guard:
             "SELECT lower(view_name) FROM duckdb_views() WHERE internal AND schema_name IN ('main', 'pg_catalog')"
         ).fetchall()  # those that need no schema before their name
         self._views = frozenset(str(v) for (v,) in views)
+        self._copies = _macro_copies(connection)
         self._tables = frozenset(t.path for t in tables) | {(*META_SCHEMA, name) for name in META_TABLES}
 
     @property
@@ -87,27 +96,41 @@ class Guard:
             raise SqlError(f"{len(statements)} statements were sent; send exactly one")
         node = statements[0].get("node")
         ctes = {str(name).lower() for name in _cte_names(node)}
-        # a name counts in all of the statement here, and only in a part of it for the engine, which takes its own view
-        # of that name in the others
+        # a name that WITH gives counts in a part of the statement; should we and the engine ever differ about which
+        # part, it would take its own view of that name
         for name in sorted(ctes & self._views):
             raise SqlError(f"WITH {name}: this name is the engine's own; use another")
-        self._walk(node, ctes)
+        self._walk(node)
 
-    def _walk(self, root: Any, ctes: set[str]) -> None:
-        pending = [root]
+    def _walk(self, root: Any) -> None:
+        pending: list[tuple[Any, int, frozenset[str]]] = [(root, 1, frozenset())]
+        expanded = 0
         while pending:
-            node = pending.pop()
+            node, copies, ctes = pending.pop()
             if isinstance(node, list):
-                pending.extend(node)
+                pending += [(child, copies, ctes) for child in node]
                 continue
             if not isinstance(node, dict):
                 continue
             kind = node.get("type")
             if isinstance(kind, str):
                 self._node(kind, node, ctes)
-            pending.extend(node.values())
+                expanded += copies if copies > 1 else 0
+                if expanded > _MAX_EXPANDED:
+                    raise SqlError(
+                        "functions that use their arguments several times, like NULLIF, are nested too deeply"
+                    )
+            called = node.get("function_name")
+            if isinstance(called, str):
+                copies = min(copies * self._copies.get(called.lower(), 1), _MAX_EXPANDED + 1)
+            if kind == "RECURSIVE_CTE_NODE":
+                ctes |= {str(node.get("cte_name")).lower()}
+            for entry in _cte_entries(node):  # each of them knows those before it
+                pending.append((entry.get("value"), copies, ctes))
+                ctes |= {str(entry.get("key")).lower()}
+            pending += [(child, copies, ctes) for key, child in node.items() if key != "cte_map"]
 
-    def _node(self, kind: str, node: dict[str, Any], ctes: set[str]) -> None:
+    def _node(self, kind: str, node: dict[str, Any], ctes: frozenset[str]) -> None:
         if kind.endswith("_NODE"):
             if kind not in _QUERY_NODES:
                 raise SqlError(f"{kind.split('_')[0]} inside a query is not allowed")
@@ -133,12 +156,44 @@ class Guard:
         called = node.get("function_name")
         if isinstance(called, str) and called.lower() in self._denied:
             raise SqlError(f"the function {called} is not allowed")
+        if isinstance(called, str) and called.lower() in _LENGTHS:
+            _refuse_length(called.lower(), node.get("arguments") or [])
 
-    def _table(self, node: dict[str, Any], ctes: set[str]) -> None:
+    def _table(self, node: dict[str, Any], ctes: frozenset[str]) -> None:
         path = tuple(str(p) for p in (node.get("qualified_name") or {}).get("path") or [])
         if path in self._tables or (len(path) == 1 and path[0].lower() in ctes):
             return
         raise SqlError(f"Table {'.'.join(path) or '?'} does not exist")
+
+
+def _refuse_length(name: str, arguments: list[Any]) -> None:
+    place = _LENGTHS[name]
+    value = arguments[place].get("expression") if len(arguments) > place else None
+    while isinstance(value, dict) and value.get("class") == "CAST":
+        value = value.get("child")
+    literal = value.get("literal") if isinstance(value, dict) else None
+    if not isinstance(literal, dict) or literal.get("kind") not in ("INTEGER", "NUMERIC"):
+        return
+    if (number := float(literal["text"].replace("_", ""))) > _MAX_LENGTH:
+        raise SqlError(f"{name}: a text of {number:,.0f} characters is larger than it may be, {_MAX_LENGTH:,}")
+
+
+def _macro_copies(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """How often each of the engine's macros writes an argument, at most, also through other macros."""
+    rows = connection.execute(
+        "SELECT lower(function_name), parameters, lower(macro_definition) FROM duckdb_functions() "
+        "WHERE function_type = 'macro' AND macro_definition IS NOT NULL"
+    ).fetchall()
+    own: dict[str, int] = {}
+    calls: dict[str, set[str]] = {}
+    for name, parameters, text in rows:
+        words = re.findall(r"\w+", str(text))
+        own[name] = max([own.get(name, 1), *(words.count(str(p).lower()) for p in parameters)])
+        calls.setdefault(name, set()).update(words)
+    copies = dict(own)
+    for _ in range(3):  # macros of macros go no deeper
+        copies = {n: max([k, *(k * copies[c] for c in calls[n] if c in own and c != n)]) for n, k in own.items()}
+    return copies
 
 
 def _cte_names(root: Any) -> Iterable[str]:
@@ -148,9 +203,12 @@ def _cte_names(root: Any) -> Iterable[str]:
         if isinstance(node, list):
             pending.extend(node)
         elif isinstance(node, dict):
-            ctes = node.get("cte_map")
-            if isinstance(ctes, dict):
-                for entry in ctes.get("map") or []:
-                    if isinstance(entry, dict) and "key" in entry:
-                        yield str(entry["key"])
+            yield from (str(entry.get("key")) for entry in _cte_entries(node))
             pending.extend(node.values())
+
+
+def _cte_entries(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """What WITH defines at this node, in its order: {key, value}."""
+    ctes = node.get("cte_map")
+    entries = (ctes.get("map") or []) if isinstance(ctes, dict) else []
+    return [entry for entry in entries if isinstance(entry, dict)]

@@ -30,6 +30,7 @@ from pytest_ctxbench.dataset import REFERENCE_DATE
 from .dialect import READER_FAULTS, CommandRefused, SqlError, read_statement, typed_date
 from .growth import refuse_growth
 from .schema import Table
+from .steps import TooManySteps, write
 
 __all__ = ["META_SCHEMA", "META_TABLES", "Statement", "Translator"]
 
@@ -223,10 +224,10 @@ def _name_columns(tree: exp.Expr) -> None:
             if not isinstance(item, exp.Alias | exp.Column | exp.Star | exp.Columns) and not item.find(
                 exp.Star, exp.Columns
             ):
-                name = " ".join(item.sql(dialect=TSQL, comments=False).split())[:_NAME_CHARS]
+                name = " ".join(write(item, TSQL).split())[:_NAME_CHARS]
                 item.replace(exp.alias_(item.copy(), name, quoted=True))
             elif isinstance(item, exp.Count):
-                item.replace(exp.alias_(item.copy(), item.sql(dialect=TSQL, comments=False), quoted=True))
+                item.replace(exp.alias_(item.copy(), write(item, TSQL), quoted=True))
 
 
 def _rewrite_limits(tree: exp.Expr) -> None:
@@ -625,7 +626,7 @@ def _bracketed(path: str) -> str:
 
 
 def _generate(tree: exp.Expr) -> str:
-    return tree.sql(dialect=DuckDB, comments=False, unsupported_level=ErrorLevel.RAISE)
+    return write(tree, DuckDB, ErrorLevel.RAISE)
 
 
 _COMMAND_ORDER = ("select", "insert", "delete")
@@ -643,7 +644,7 @@ def _supported(translated: Callable[[], Statement | None], sql: str, allowed: fr
         if "delete" not in allowed:
             raise
         raise SqlError(f"{error.word} is not allowed here: only {only}") from None
-    except RecursionError:
+    except (RecursionError, TooManySteps):
         raise SqlError("the statement is nested too deeply; simplify it") from None
     except SqlglotError as error:
         raise SqlError(f"this statement is not supported: {str(error).splitlines()[0]}") from None

@@ -45,3 +45,17 @@ INSERT INTO {Q} (ACCOUNT_NAME) SELECT repeat('x', 1000000) FROM {A}, {A} b
 INSERT INTO {Q} (ACCOUNT_NAME, REASON) SELECT a.Name, b.Name FROM {A} a, {A} b, {A} c
 -- expect: limited
 DELETE FROM {Q} WHERE (SELECT COUNT(*) FROM range(100000000000)) = 1
+-- expect: limited
+SELECT md5(repeat('x', 1000000000))
+-- expect: limited
+SELECT md5(repeat(repeat('x', 30000), 30000))
+-- expect: limited
+WITH s0 AS (SELECT {{'a': 1, 'b': 1}} AS c), s1 AS (SELECT {{'a': c, 'b': c}} AS c FROM s0), s2 AS (SELECT {{'a': c, 'b': c}} AS c FROM s1), s3 AS (SELECT {{'a': c, 'b': c}} AS c FROM s2), s4 AS (SELECT {{'a': c, 'b': c}} AS c FROM s3), s5 AS (SELECT {{'a': c, 'b': c}} AS c FROM s4), s6 AS (SELECT {{'a': c, 'b': c}} AS c FROM s5), s7 AS (SELECT {{'a': c, 'b': c}} AS c FROM s6), s8 AS (SELECT {{'a': c, 'b': c}} AS c FROM s7), s9 AS (SELECT {{'a': c, 'b': c}} AS c FROM s8), s10 AS (SELECT {{'a': c, 'b': c}} AS c FROM s9), s11 AS (SELECT {{'a': c, 'b': c}} AS c FROM s10), s12 AS (SELECT {{'a': c, 'b': c}} AS c FROM s11), s13 AS (SELECT {{'a': c, 'b': c}} AS c FROM s12), s14 AS (SELECT {{'a': c, 'b': c}} AS c FROM s13), s15 AS (SELECT {{'a': c, 'b': c}} AS c FROM s14), s16 AS (SELECT {{'a': c, 'b': c}} AS c FROM s15), s17 AS (SELECT {{'a': c, 'b': c}} AS c FROM s16), s18 AS (SELECT {{'a': c, 'b': c}} AS c FROM s17), s19 AS (SELECT {{'a': c, 'b': c}} AS c FROM s18), s20 AS (SELECT {{'a': c, 'b': c}} AS c FROM s19), s21 AS (SELECT {{'a': c, 'b': c}} AS c FROM s20), s22 AS (SELECT {{'a': c, 'b': c}} AS c FROM s21), s23 AS (SELECT {{'a': c, 'b': c}} AS c FROM s22), s24 AS (SELECT {{'a': c, 'b': c}} AS c FROM s23), s25 AS (SELECT {{'a': c, 'b': c}} AS c FROM s24), s26 AS (SELECT {{'a': c, 'b': c}} AS c FROM s25) SELECT c FROM s26
+-- expect: limited
+WITH s0 AS (SELECT list_value(1, 1) AS c), s1 AS (SELECT list_value(c, c) AS c FROM s0), s2 AS (SELECT list_value(c, c) AS c FROM s1), s3 AS (SELECT list_value(c, c) AS c FROM s2), s4 AS (SELECT list_value(c, c) AS c FROM s3), s5 AS (SELECT list_value(c, c) AS c FROM s4), s6 AS (SELECT list_value(c, c) AS c FROM s5), s7 AS (SELECT list_value(c, c) AS c FROM s6), s8 AS (SELECT list_value(c, c) AS c FROM s7), s9 AS (SELECT list_value(c, c) AS c FROM s8), s10 AS (SELECT list_value(c, c) AS c FROM s9), s11 AS (SELECT list_value(c, c) AS c FROM s10), s12 AS (SELECT list_value(c, c) AS c FROM s11), s13 AS (SELECT list_value(c, c) AS c FROM s12), s14 AS (SELECT list_value(c, c) AS c FROM s13), s15 AS (SELECT list_value(c, c) AS c FROM s14), s16 AS (SELECT list_value(c, c) AS c FROM s15), s17 AS (SELECT list_value(c, c) AS c FROM s16), s18 AS (SELECT list_value(c, c) AS c FROM s17), s19 AS (SELECT list_value(c, c) AS c FROM s18), s20 AS (SELECT list_value(c, c) AS c FROM s19), s21 AS (SELECT list_value(c, c) AS c FROM s20), s22 AS (SELECT list_value(c, c) AS c FROM s21), s23 AS (SELECT list_value(c, c) AS c FROM s22), s24 AS (SELECT list_value(c, c) AS c FROM s23), s25 AS (SELECT list_value(c, c) AS c FROM s24), s26 AS (SELECT list_value(c, c) AS c FROM s25), s27 AS (SELECT list_value(c, c) AS c FROM s26), s28 AS (SELECT list_value(c, c) AS c FROM s27), s29 AS (SELECT list_value(c, c) AS c FROM s28), s30 AS (SELECT list_value(c, c) AS c FROM s29) SELECT c FROM s30
+-- expect: limited
+SELECT SPACE(900000000)
+-- expect: limited
+SELECT bitstring('1', 2000000000)
+-- expect: limited
+SELECT list_sort(range(30000000))
