@@ -56,9 +56,16 @@ def why_held(planned: PlannedRun, settings: Settings, bench: Bench, holds: Holds
         return f"{planned.model.id} cannot be used: {reason}"
     if (reason := holds.reason("toolset", _offer(planned, bench))) is not None:
         return reason
+    if (reason := holds.reason("budget", _cell(planned))) is not None:
+        return reason
     if budget.exhausted():
         return f"the budget of ${budget.limit_usd:.2f} is spent"
     return None
+
+
+def _cell(planned: PlannedRun) -> str:
+    key = planned.key
+    return f"{key.model} {key.effort} {key.task} {key.condition}"
 
 
 def _offer(planned: PlannedRun, bench: Bench) -> str:
@@ -154,6 +161,8 @@ class SessionCrew:
                 price_verified=self.prices.of(planned.model.id),
             )
         except BudgetExhausted as error:
+            # Not even its first call, which is the same in all runs of its cell: they need not be set up to find out.
+            self.holds.put("budget", _cell(planned), reason=str(error))
             raise LeftPending(f"left pending: {error}") from None
         self.holds.started()
         record = dict(redacted(record, self.hidden))

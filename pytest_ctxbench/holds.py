@@ -19,7 +19,7 @@ _IN_A_ROW = 3
 @dataclass(frozen=True, slots=True)
 class Holds:
     """`kind` says what is held: disk, account and endpoint (everything), queue (write tasks), model, toolset, service
-    (what needs a server that was given up); `name` which of the last three."""
+    (what needs a server that was given up), budget (a cell); `name` which of the last four."""
 
     folder: Path
 

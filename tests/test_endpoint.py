@@ -880,6 +880,10 @@ def insert(value: str) -> dict[str, Any]:
     return order(f"INSERT INTO {QUEUE} (ACCOUNT_NAME) VALUES ('{value}')", "insert")
 
 
+#: Takes seconds inside one function, which hears no interrupt.
+DEAF = "SELECT LENGTH(RPAD('x', 1500000 * 1000, 'y')) AS n"
+
+
 def supervised(template: Path, home: Path, body: Callable[[EngineProcess], Awaitable[None]], **settings: Any) -> None:
     """Run `body` with an engine on a copy of the template."""
 
@@ -923,7 +927,7 @@ BUSY_ANSWER = sum(_RESIDUES[0][a] * _RESIDUES[1][b] for a in range(7) for b in r
 
 
 def test_a_statement_that_does_not_listen_costs_the_process_but_nobody_else(template: Path, tmp_path: Path) -> None:
-    deaf = "SELECT " + "1+" * 90_000 + "1"  # its reading takes many seconds and hears no interrupt
+    deaf = DEAF
 
     async def body(engine: EngineProcess) -> None:
         pid = engine.pid
@@ -1031,7 +1035,7 @@ def test_nothing_sent_before_a_replacement_reaches_the_new_database(template: Pa
 
 
 def test_a_replacement_does_not_wait_for_a_deaf_statement(template: Path, tmp_path: Path) -> None:
-    deaf = "SELECT " + "1+" * 90_000 + "1"
+    deaf = DEAF
 
     async def body(engine: EngineProcess) -> None:
         running = asyncio.ensure_future(engine.run(order(deaf)))

@@ -661,7 +661,8 @@ def full_ledger(tmp_path: Path, _: Any) -> Verdict:
     asyncio.run(budget.reserver("another run", lambda: 0.0)(0.5))  # type: ignore[arg-type]
     before = (tmp_path / ".budget.json").read_bytes()
     done = in_a_small_process(
-        "import asyncio\nfrom pytest_ctxbench.budget import Budget\nfrom pytest_ctxbench.errors import HarnessError\n"
+        "import asyncio\nfrom pytest_ctxbench.budget import Budget\n"
+        "from pytest_ctxbench.errors import HarnessError\n"
         "budget = Budget(Path(sys.argv[1]) / '.budget.json', 5.0)\n"
         "try: asyncio.run(budget.reserver('run', lambda: 0.0)(0.5))\nexcept HarnessError as error: print(error.error_class)",
         tmp_path, limit=10,
