@@ -664,7 +664,8 @@ def full_ledger(tmp_path: Path, _: Any) -> Verdict:
         "import asyncio\nfrom pytest_ctxbench.budget import Budget\n"
         "from pytest_ctxbench.errors import HarnessError\n"
         "budget = Budget(Path(sys.argv[1]) / '.budget.json', 5.0)\n"
-        "try: asyncio.run(budget.reserver('run', lambda: 0.0)(0.5))\nexcept HarnessError as error: print(error.error_class)",
+        "try: asyncio.run(budget.reserver('run', lambda: 0.0)(0.5))\n"
+        "except HarnessError as error: print(error.error_class)",
         tmp_path, limit=10,
     )  # fmt: skip
     assert done.stderr == ""
