@@ -320,17 +320,17 @@ class Hosts:
         spec = str(worker.node.gateway.spec).removeprefix("execmodel=main_thread_only//")
         return f"worker {worker.node.gateway.id} ({spec})"
 
-    def difference(self, node: Any, fingerprints: _Fingerprints) -> str | None:
+    def difference(self, node: Any, fingerprints: _Fingerprints, *, found_items: bool) -> str | None:
         """Why the runs of a worker could not stand in one table with the controller's; None when they can."""
         worker = self._workers.get(node)
         if worker is None or worker.channel is None:
             return None
         if worker.refused:
             return f"{self._name(worker)}: {worker.refused}"
-        if worker.hello is None:
+        if worker.hello is None or not found_items:
             return (
-                f"{self._name(worker)}: does not find the project; its working folder (chdir=) must be a checkout of "
-                "it, with the package installed for its interpreter"
+                f"{self._name(worker)}: finds no test to run; its working folder (chdir=) must be a checkout of the "
+                "project, with the package installed for its interpreter"
             )
         here = json.loads(json.dumps(_hello(fingerprints)))
         if worker.hello["versions"] != here["versions"]:

@@ -612,16 +612,17 @@ class BenchSession:
         if worker.channel is not None:
             node.workerinput[CHANNEL] = worker.channel
 
-    @pytest.hookimpl(optionalhook=True)
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_testnodedown(self, node: Any) -> None:
+        # First: xdist's reporter shows the traceback of what is one line here.
         refused = self.hosts.remove(node)
         if refused is not None:
             raise pytest.UsageError(refused)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, node: Any) -> None:
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
         try:
-            difference = self.hosts.difference(node, self.fingerprints)
+            difference = self.hosts.difference(node, self.fingerprints, found_items=bool(ids))
         except CtxbenchError as error:
             difference = str(error)
         if difference is not None:

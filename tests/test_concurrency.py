@@ -127,7 +127,6 @@ def roster(path: Path, emulator: str, caps: dict[str, int]) -> Path:
     for model in source["models"]:
         model["base_url"] = model["base_url"].replace("{emulator}", emulator)
         if model["id"] in caps:
-            model["service"] = model["id"]
             model["max_concurrency"] = caps[model["id"]]
     path.write_text(json.dumps(source), encoding="utf-8")
     return path
