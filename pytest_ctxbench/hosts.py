@@ -6,8 +6,8 @@ and the controller goes a channel beside xdist's, on the same connection, so tha
 report is there before it.
 
 To the worker: `begin` (its part of caps and budget, verified prices), `record` (of an item that follows, as far as the
-run is on record), `stored`, `hold`, `recount`, `stop`. To the controller: `hello` (what its runs would be measured
-with), `refused`, `record` (as soon as a run has ended, with the transcript), `bye`.
+run is on record), `stored` or `lost`, `hold`, `recount`, `stop`. To the controller: `hello` (what its runs would be
+measured with), `refused`, `record` (as soon as a run has ended, with the transcript), `bye`.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ class ToController:
     def __init__(self, channel: Any) -> None:
         self._channel = channel
         self._unconfirmed: set[str] = set()
+        self._lost: set[str] = set()
         self._confirmed = threading.Condition()
 
     def _send(self, *message: Any) -> None:
@@ -161,9 +162,11 @@ class ToController:
             elif kind == "record":
                 name, record = given
                 write_atomically(store.runs / name, gzip.decompress(record))
-            elif kind == "stored":
+            elif kind in ("stored", "lost"):
                 with self._confirmed:
                     self._unconfirmed.discard(given[0])
+                    if kind == "lost":
+                        self._lost.add(given[0])
                     self._confirmed.notify_all()
             elif kind == "hold":
                 holds.put(given[0], given[1], reason=given[2])
@@ -179,7 +182,7 @@ class ToController:
         with self._confirmed:
             self._unconfirmed.add(key.stem)
         record = gzip.compress(store.path(key).read_bytes(), 6, mtime=0)
-        self._send("record", record, store.transcript_path(key).read_bytes(), spent_usd)
+        self._send("record", key.stem, record, store.transcript_path(key).read_bytes(), spent_usd)
 
     def bye(self, spent_usd: float, restarts: str | None) -> None:
         """The last word: what this worker spent or may have spent, and what its servers went through."""
@@ -190,7 +193,7 @@ class ToController:
         """Stems of the runs that the controller has not said to have stored."""
         with self._confirmed:
             self._confirmed.wait_for(lambda: not self._unconfirmed or self._channel.isclosed(), timeout_s)
-            return set(self._unconfirmed)
+            return self._unconfirmed | self._lost
 
 
 @dataclass(slots=True)
@@ -268,6 +271,8 @@ class Hosts:
         #: Lines about what was lost, for the end of the session.
         self.problems: list[str] = []
         self.restarts: list[str] = []
+        #: Runs that were measured elsewhere and whose records could not be stored here.
+        self.lost: set[RunKey] = set()
 
     # -- a worker comes and goes
 
@@ -293,6 +298,23 @@ class Hosts:
             worker.caps = self._vacant.pop() if self._vacant else dict.fromkeys(self._plan_caps, 0)
             self._start(worker, self._budget.free_usd() / (2 if self.has_shared else 1))
         return worker
+
+    @staticmethod
+    def argument_problem(spec: Any, arguments: Sequence[str], copied: Sequence[Path]) -> str | None:
+        """What xdist would stumble over: to a worker with a working folder of its own it passes no argument that is a
+        path of this machine, unless it lies in one of the folders that it copies there."""
+        if spec.popen and not spec.chdir:
+            return None
+        for argument in arguments:
+            path = Path(argument.split("::")[0])
+            with contextlib.suppress(OSError):
+                if path.exists() and not any(path == root or root in path.parents for root in copied):
+                    return (
+                        f"{argument}: is a path of this machine, which the worker {spec.chdir or ''} does not have; "
+                        "leave it out (the tests are found by themselves), write an option as --option=PATH, or have "
+                        "the folder copied with --rsyncdir and name it absolutely"
+                    )
+        return None
 
     @staticmethod
     def is_remote(worker: _Worker) -> bool:
@@ -388,8 +410,8 @@ class Hosts:
         elif kind == "refused":
             worker.refused = str(given[0])
         elif kind == "record":
-            record, transcript, spent_usd = given
-            self._store_record(worker, record, transcript)
+            stem, record, transcript, spent_usd = given
+            self._store_record(worker, stem, record, transcript)
             self._note_spent(worker, float(spent_usd), last=False)
         elif kind == "bye":
             spent_usd, restarts = given
@@ -397,8 +419,9 @@ class Hosts:
             if restarts:
                 self.restarts.append(f"{self._name(worker)}: {restarts}")
 
-    def _store_record(self, worker: _Worker, packed: bytes, transcript: bytes) -> None:
+    def _store_record(self, worker: _Worker, stem: str, packed: bytes, transcript: bytes) -> None:
         name = self._name(worker)
+        key: RunKey | None = None
         try:
             record = json.loads(gzip.decompress(packed))
             key = key_of(record)
@@ -406,12 +429,17 @@ class Hosts:
                 raise HarnessError("it is of no run of this session")
             self._store.save(key, record, json.loads(gzip.decompress(transcript)))
         except (CtxbenchError, OSError, EOFError, ValueError) as error:
-            self.problems.append(f"a record of {name} could not be stored: {error}")
+            self.problems.append(
+                f"the record {stem} of {name} could not be stored ({error}); it is kept there, in --ctx-out"
+            )
+            if key is not None:
+                self.lost.add(key)
+            self._send(worker, "lost", stem)
             if isinstance(error, HarnessError) and error.error_class == "disk":
                 Holds(self._folder).put("disk", reason=str(error))
                 self.to_all("hold", "disk", "", str(error))
             return
-        self._send(worker, "stored", key.stem)
+        self._send(worker, "stored", stem)
         self._landed(record)
 
     def _note_spent(self, worker: _Worker, spent_usd: float, *, last: bool) -> None:

@@ -602,6 +602,15 @@ class BenchSession:
     # -- xdist
 
     @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_newgateway(self, gateway: Any) -> None:
+        copied = [*self.config.option.rsyncdir, *self.config.getini("rsyncdirs")]
+        problem = self.hosts.argument_problem(
+            gateway.spec, [str(a) for a in self.config.invocation_params.args], [Path(c).resolve() for c in copied]
+        )
+        if problem is not None:
+            raise pytest.UsageError(problem)
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         worker = self.hosts.add(node)
         given = None
@@ -803,7 +812,8 @@ class BenchSession:
 
     def _reasons_by_run(self) -> dict[RunKey, str]:
         found = [(self._run_of(nodeid), reason) for nodeid, reason in self._reasons.items()]
-        return {planned.key: reason for planned, reason in found if planned is not None}
+        reasons = {planned.key: reason for planned, reason in found if planned is not None}
+        return {**reasons, **dict.fromkeys(self.hosts.lost, "ended in an error (disk)")}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Any:

@@ -49,7 +49,7 @@ class Machines:
     def other(self, name: str = "other", **more: Any) -> str:
         """A `--tx` spec. What is left there at its end is listed in `left(name)`."""
         listing = self.base / f"{name}.left"
-        after = f"find {self.temporary} {self.out} -mindepth 1 ! -path '*pytest-of-*' >> {listing}"
+        after = f"find {self.temporary} {self.out} -mindepth 1 ! -path '{self.temporary}/pytest-of-*' >> {listing}"
         return other_host.interpreter(self.base / name, self.temporary, self.out, after=after, **more)
 
     def left(self, name: str = "other") -> str:
@@ -185,6 +185,21 @@ def test_one_queue_and_every_cap_over_all_machines(
                 if r["task"] == "a1" and r["model"] == "reference-careful"} == {"0"}  # fmt: skip
 
 
+@needs_namespaces
+def test_a_record_that_cannot_be_stored_here_is_kept_there(machines: Machines):
+    machines.out.mkdir()
+    (machines.out / "transcripts").touch()  # where a folder has to be
+    done = machines.run("--tx", machines.other(), "--ctx-task=r1", "--ctx-concurrency=1")
+    assert done.status == 1
+    assert "could not be stored" in done.out, done.out + done.err
+    assert "ended in an error (disk)" in done.out
+    # Whoever goes on would lose the next one as well.
+    assert "left pending" in done.out
+    kept = [line for line in machines.left().splitlines() if re.search(r"/out/runs/.*json$", line)]
+    assert len(kept) == 1
+    assert machines.records() == []
+
+
 # -- other working folders on one disk
 
 
@@ -244,6 +259,12 @@ def test_a_worker_without_the_project_takes_no_part(tmp_path: Path):
     (tmp_path / "there").mkdir()
     done = bench(*ONE, "--tx", f"popen//chdir={tmp_path / 'there'}", f"--ctx-out={tmp_path / 'out'}")
     assert "worker gw0" in one_line(done)
+
+
+def test_an_argument_that_another_machine_cannot_have_is_one_line(tmp_path: Path):
+    (tmp_path / "out").mkdir()
+    done = bench(*ONE, "--tx", f"popen//chdir={tmp_path}", "--ctx-out", tmp_path / "out")
+    assert f"{tmp_path / 'out'}: is a path of this machine" in one_line(done)
 
 
 # -- parts of caps and budget
