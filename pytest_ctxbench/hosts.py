@@ -6,33 +6,35 @@ and the controller goes a channel beside xdist's, on the same connection, so tha
 report is there before it.
 
 To the worker: `begin` (its part of caps and budget, verified prices), `record` (of an item that follows, as far as the
-run is on record), `stored` or `lost`, `hold`, `recount`, `stop`. To the controller: `hello` (what its runs would be
-measured with), `refused`, `record` (as soon as a run has ended, with the transcript), `bye`.
+run is on record), `stored` or `lost`, `entered`, `hold`, `recount`, `stop`. To the controller: `hello` (what its runs
+would be measured with), `refused`, `spending` (before each model call, which waits for `entered`), `record` (as soon as
+a run has ended, with the transcript), `bye`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import json
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import __version__
 from .budget import Budget
-from .errors import CtxbenchError, HarnessError
+from .errors import BudgetExhausted, CtxbenchError, HarnessError
 from .executor import SOURCES_RIGHT
 from .holds import Holds
 from .records import SCHEMA_VERSION, RunKey
 from .store import RecordStore, key_of, write_atomically
 from .verified_prices import VerifiedPrices
 
-__all__ = ["CHANNEL", "Hosts", "RemoteStore", "ToController", "deal_caps", "part_of_caps"]
+__all__ = ["CHANNEL", "Hosts", "RemoteBudget", "RemoteStore", "ToController", "deal_caps", "part_of_caps"]
 
 #: The name in xdist's `workerinput` of the channel to the controller.
 CHANNEL = "ctxbench_channel"
@@ -119,6 +121,8 @@ class ToController:
         self._channel = channel
         self._unconfirmed: set[str] = set()
         self._lost: set[str] = set()
+        self._asked = self._entered = 0
+        self._is_gone = False
         self._confirmed = threading.Condition()
 
     def _send(self, *message: Any) -> None:
@@ -134,9 +138,10 @@ class ToController:
         with contextlib.suppress(HarnessError):
             self._send("refused", reason)
 
-    def accept(self, folder: Path, store: RecordStore, budget: Budget) -> None:
+    def accept(self, folder: Path, store: RecordStore, budget: Budget, gone: Callable[[], None]) -> None:
         """Take what the controller sends from now on. Everything ends in files of `folder`, as a worker that shares
-        the disk finds them; `budget` gets its limit."""
+        the disk finds them; `budget` gets its limit. `gone` is called when the connection has ended, in a thread of
+        its own."""
         holds = Holds(folder)
 
         def on_message(message: tuple[Any, ...] | None) -> None:
@@ -144,7 +149,9 @@ class ToController:
                 with contextlib.suppress(OSError):
                     (folder / "stop").touch()
                 with self._confirmed:
+                    self._is_gone = True
                     self._confirmed.notify_all()
+                gone()
                 return
             try:
                 take(*message)
@@ -168,6 +175,10 @@ class ToController:
                     if kind == "lost":
                         self._lost.add(given[0])
                     self._confirmed.notify_all()
+            elif kind == "entered":
+                with self._confirmed:
+                    self._entered = max(self._entered, given[0])
+                    self._confirmed.notify_all()
             elif kind == "hold":
                 holds.put(given[0], given[1], reason=given[2])
             elif kind == "recount":
@@ -176,6 +187,22 @@ class ToController:
                 (folder / "stop").touch()
 
         self._channel.setcallback(on_message, endmarker=None)
+
+    def enter_spending(self, at_most_usd: float) -> None:
+        """Return when the controller knows that this worker may spend so much in all: it has to count it if nothing is
+        heard from here again. Raises `BudgetExhausted` when there is no controller any more."""
+        with self._confirmed:
+            self._asked += 1
+            mine = self._asked
+        try:
+            self._send("spending", mine, at_most_usd)
+        except HarnessError as error:
+            raise BudgetExhausted(str(error)) from None
+        with self._confirmed:
+            # A later number covers the earlier ones: the connection keeps the order.
+            self._confirmed.wait_for(lambda: self._entered >= mine or self._is_gone)
+            if self._entered < mine:
+                raise BudgetExhausted("the session's controller cannot be reached")
 
     def record(self, store: RecordStore, key: RunKey, spent_usd: float) -> None:
         """A run that has just been stored here. `spent_usd`: of this worker so far. Raises `HarnessError`."""
@@ -192,8 +219,26 @@ class ToController:
     def unconfirmed(self, timeout_s: float = 10.0) -> set[str]:
         """Stems of the runs that the controller has not said to have stored."""
         with self._confirmed:
-            self._confirmed.wait_for(lambda: not self._unconfirmed or self._channel.isclosed(), timeout_s)
+            self._confirmed.wait_for(lambda: not self._unconfirmed or self._is_gone, timeout_s)
             return self._unconfirmed | self._lost
+
+
+class RemoteBudget(Budget):
+    """A remote worker's share, with a ledger of its own. `enter` tells the controller what it comes to at most, before
+    a call is made."""
+
+    def __init__(self, path: Path, limit_usd: float | None, enter: Callable[[float], None]) -> None:
+        super().__init__(path, limit_usd)
+        self._tell = enter
+
+    def reserver(self, run: str, spent_so_far: Callable[[], float]) -> Callable[[float], Awaitable[None]]:
+        reserve = super().reserver(run, spent_so_far)
+
+        async def before_call(worst_case_usd: float) -> None:
+            await reserve(worst_case_usd)
+            await asyncio.to_thread(self._tell, self.spent())
+
+        return before_call
 
 
 @dataclass(slots=True)
@@ -232,6 +277,8 @@ class _Worker:
     refused: str | None = None
     caps: dict[str, int] = field(default_factory=dict)
     noted_usd: float = 0.0  # what is in the ledger of what it spent
+    at_most_usd: float = 0.0  # what it said to spend at most
+    has_ended: bool = False
 
 
 class Hosts:
@@ -294,7 +341,7 @@ class Hosts:
             worker.channel.setcallback(lambda message: self._on_message(worker, message))
         self._workers[node] = worker
         if not is_shared and self._begun:
-            # In the place of one that died; of the budget there is what that one did not have.
+            # In the place of one that died; of the budget there is what that one cannot have spent.
             worker.caps = self._vacant.pop() if self._vacant else dict.fromkeys(self._plan_caps, 0)
             self._start(worker, self._budget.free_usd() / (2 if self.has_shared else 1))
         return worker
@@ -335,6 +382,8 @@ class Hosts:
             return None
         if self.is_remote(worker):
             self._vacant.append(worker.caps)
+            if self._begun and not worker.has_ended:
+                self._note_spent(worker, worker.at_most_usd, last=True)
         return worker.refused and f"{self._name(worker)}: {worker.refused}"
 
     @staticmethod
@@ -398,6 +447,12 @@ class Hosts:
         for worker in self._remotes:
             self._send(worker, *message)
 
+    def settle(self) -> None:
+        """The connections have ended: of the workers that had no last word, count what they may have spent."""
+        for worker in self._remotes:
+            if self._begun and not worker.has_ended:
+                self._note_spent(worker, worker.at_most_usd, last=True)
+
     def close_budget(self) -> None:
         """The ledger is not to be written any more."""
         with self._lock:
@@ -409,12 +464,17 @@ class Hosts:
             worker.hello = json.loads(given[0])
         elif kind == "refused":
             worker.refused = str(given[0])
+        elif kind == "spending":
+            number, at_most_usd = given
+            worker.at_most_usd = max(worker.at_most_usd, float(at_most_usd))
+            self._send(worker, "entered", number)
         elif kind == "record":
             stem, record, transcript, spent_usd = given
             self._store_record(worker, stem, record, transcript)
             self._note_spent(worker, float(spent_usd), last=False)
         elif kind == "bye":
             spent_usd, restarts = given
+            worker.has_ended = True
             self._note_spent(worker, float(spent_usd), last=True)
             if restarts:
                 self.restarts.append(f"{self._name(worker)}: {restarts}")

@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
@@ -31,7 +32,7 @@ from .errors import ConfigError, CtxbenchError, HarnessError, VerifierError
 from .executor import PREFLIGHT_DONE, SOURCES_RIGHT
 from .fingerprint import fingerprints
 from .holds import Holds
-from .hosts import CHANNEL, Hosts, RemoteStore, ToController, part_of_caps
+from .hosts import CHANNEL, Hosts, RemoteBudget, RemoteStore, ToController, part_of_caps
 from .log_redaction import hide_in_logs
 from .options import Settings, resolve
 from .plan import Plan, PlannedRun, build_plan, sharded
@@ -100,6 +101,7 @@ class BenchSession:
         self.is_remote = False
         self._controller: ToController | None = None
         self._own_out = self.settings.out
+        self._leaving = threading.Lock()
         self._parent = os.getppid()
         self._lock: IO[str] | None = None
         self._local: LocalServices | None = None
@@ -139,26 +141,36 @@ class BenchSession:
             self.settings = dataclasses.replace(self.settings, out=out)
         self.holds = Holds(self.folder)
         self.prices = VerifiedPrices(self.folder)
-        self.budget = Budget(self.settings.out / ".budget.json", self.settings.budget_usd)
-        if self.is_remote:
-            self._begin_elsewhere()
+        ledger = self.settings.out / ".budget.json"
+        if self.is_remote and self._controller is not None:
+            self.budget = self._begin_elsewhere(self._controller, ledger)
         else:
             self.store = RecordStore(self.settings.out)
+            self.budget = Budget(ledger, self.settings.budget_usd)
         self._end_of_hiding = hide_in_logs(self.hidden)
 
-    def _begin_elsewhere(self) -> None:
+    def _begin_elsewhere(self, controller: ToController, ledger: Path) -> Budget:
         """In a remote worker: with records and budget of its own, under the controller's orders."""
-        assert self._controller is not None
-        controller = self._controller
+        budget = RemoteBudget(ledger, self.settings.budget_usd, controller.enter_spending)
 
         def sent(store: RecordStore, key: RunKey) -> None:
-            controller.record(store, key, self.budget.settled())
+            controller.record(store, key, budget.settled())
             if self._local is not None:
                 self._local.note_progress()
 
         self.store = RemoteStore(self.settings.out, sent=sent)
-        self.budget.open()
-        controller.accept(self.folder, self.store, self.budget)
+        budget.open()
+        controller.accept(self.folder, self.store, budget, self._leave_elsewhere)
+        return budget
+
+    def _leave_elsewhere(self) -> None:
+        """At the end of a remote worker, or when its controller is gone, which execnet gives it seconds to survive."""
+        with self._leaving:
+            if isinstance(self.store, RemoteStore) and self._controller is not None and self.folder.exists():
+                lost = self._controller.unconfirmed()
+                if lost:
+                    self.store.keep(lost, self._own_out)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _parsed_gates(self) -> list[Gate]:
         if not self.settings.gates:
@@ -835,12 +847,12 @@ class BenchSession:
         self._end_of_hiding()
         if not self.is_main and not self.is_remote:
             return
-        if isinstance(self.store, RemoteStore) and self._controller is not None:
-            lost = self._controller.unconfirmed()
-            if lost:
-                self.store.keep(lost, self._own_out)
         if self._local is not None:
             self._local.stop()
+        if self.is_remote:
+            self._leave_elsewhere()
+            return
+        self.hosts.settle()
         if self._lock is not None:
             self._lock.close()
         shutil.rmtree(self.folder, ignore_errors=True)
