@@ -30,6 +30,8 @@ __all__ = ["Budget"]
 #: Behind the name of a process whose runs all wait for each other's reservations.
 _WAITING = " waiting"
 _POLL_S = 0.1
+#: Before the name of a remote worker: its share, as far as it has not said to have spent it.
+_LENT = "lent "
 
 
 class Budget:
@@ -49,7 +51,8 @@ class Budget:
     @contextmanager
     def _ledger(self) -> Iterator[dict[str, float]]:
         """{"carried": the interrupted session before, "spent": finished runs of this one, "<process>": what the runs
-        in flight of a process spent and reserved}, exclusively. A process all of whose runs wait is marked so."""
+        in flight of a process spent and reserved, "lent <worker>": what is left of its share}, exclusively. A process
+        all of whose runs wait is marked so."""
         try:
             lock = open(self.path.with_suffix(".lock"), "ab")  # noqa: SIM115 - closed below
         except OSError as error:
@@ -111,7 +114,31 @@ class Budget:
     def spent(self) -> float:
         """USD of this session so far, reservations of runs in flight included."""
         with self._ledger() as ledger:
-            return sum(ledger.values()) - ledger["carried"]
+            return sum(v for k, v in ledger.items() if k != "carried" and not k.startswith(_LENT))
+
+    def free_usd(self) -> float:
+        """USD that nobody has spent, reserved or been lent."""
+        with self._ledger() as ledger:
+            return max((self.limit_usd or 0.0) - sum(ledger.values()), 0.0)
+
+    def lend(self, worker: str, usd: float) -> None:
+        """Give a worker that does not see the ledger a limit of its own. Whatever becomes of it, it can spend no more,
+        and nobody else can spend it."""
+        with self._ledger() as ledger:
+            ledger[_LENT + worker] = usd
+
+    def repay(self, worker: str, usd: float, *, last: bool) -> None:
+        """A worker has spent this much more of what it was lent; after its `last` word it spends nothing."""
+        with self._ledger() as ledger:
+            ledger["spent"] += usd
+            left = ledger.pop(_LENT + worker, 0.0) - usd
+            if not last:
+                ledger[_LENT + worker] = max(left, 0.0)
+
+    def settled(self) -> float:
+        """USD that runs of this ledger which have ended really cost."""
+        with self._ledger() as ledger:
+            return ledger["spent"]
 
     def _reserve(self, run: str, spent_usd: float, worst_case_usd: float) -> bool:
         """Whether the call fits now; False when it may fit later. Raises `BudgetExhausted` when it cannot."""

@@ -149,7 +149,10 @@ class Flight:
             self._wait(attempt.end)
 
     def stop(self) -> None:
-        """Cancel every run in flight and wait until they have left their connections in order."""
+        """Cancel every run in flight and wait until they have left their connections in order. Harmless when it was
+        done."""
+        if self._stopped:
+            return
         self._loop.run(self._stop())
 
     # -- on the loop's thread

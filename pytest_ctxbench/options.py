@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Settings", "add_options", "is_enabled", "read_env", "resolve"]
 
 DEFAULT_BUDGET_USD = 25.0
+#: What xdist's `workerinput` holds for a worker that does not share the controller's disk (`hosts`).
+ELSEWHERE = "null"
 #: Runs in flight of each xdist worker, unless `--ctx-concurrency` says otherwise: workers are for cores, the wait for a
 #: model costs none.
 WORKER_CONCURRENCY = 4

@@ -27,8 +27,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         rootdir.correct(early_config, args)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ctxbench(task): one item for every planned run of a task of the roster")
+    if getattr(config, "workerinput", {}).get("ctxbench") == options.ELSEWHERE:
+        from .hosts import count_reruns_here
+
+        count_reruns_here(config)
     if options.is_enabled(config) and not config.option.help:
         from .session import register
 

@@ -17,14 +17,14 @@ business (`claims`). A node stays with the providers that it has, whose SDKs it 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from xdist.workermanage import WorkerController, parse_tx_spec_config
 
-__all__ = ["PlanScheduling", "Rules", "sent_items"]
+__all__ = ["Places", "PlanScheduling", "Rules", "sent_items"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,21 @@ class Rules:
     exclusive: str | None = None
     lane: str | None = None
     provider: str | None = None
+
+
+class Places(Protocol):
+    """Where the nodes are. Those of one group share a disk, and so the locks of their runs."""
+
+    def nodes(self) -> Sequence[Any]:
+        """All that are there or being started."""
+
+    def group(self, node: Any) -> str: ...
+
+    def caps(self, node: Any) -> Mapping[str, int]:
+        """The part of each lane's cap that the node's group has; it can be 0."""
+
+    def may_write(self, node: Any) -> bool:
+        """Whether the node's group is the one that exclusive runs belong to."""
 
 
 @dataclass(slots=True)
@@ -59,7 +74,8 @@ def sent_items(config: pytest.Config) -> list[int]:
 class PlanScheduling:
     """Implements xdist's `Scheduling` protocol. `rules_of` maps a node id to its rules, `caps` lanes to their caps;
     `begin` is called once with the collection before anything is sent, and may raise to end the session.
-    `concurrency` is the number of runs that a worker keeps in flight."""
+    `concurrency` is the number of runs that a worker keeps in flight. `places`: without it all nodes share one disk.
+    `before_sending` gets each node and node id before the node does."""
 
     def __init__(
         self,
@@ -68,6 +84,8 @@ class PlanScheduling:
         caps: dict[str, int],
         begin: Callable[[Sequence[str]], None],
         concurrency: int = 1,
+        places: Places | None = None,
+        before_sending: Callable[[Any, str], None] | None = None,
     ) -> None:
         self.config = config
         self._expected = len(parse_tx_spec_config(config))
@@ -75,6 +93,8 @@ class PlanScheduling:
         self._caps = caps
         self._begin = begin
         self._concurrency = concurrency
+        self._places = places
+        self._before_sending = before_sending
         self._nodes: dict[WorkerController, _Node] = {}
         self._rules: list[Rules] = []
         self._first: list[str] | None = None
@@ -95,11 +115,32 @@ class PlanScheduling:
     @property
     def tests_finished(self) -> bool:
         # Only when every queue is empty: DSession shuts all nodes down on True, which starts what they hold.
-        return self.collection is not None and not self.has_pending
+        # What no node may take is left: its items do not run.
+        return self.collection is not None and (not self.has_pending or self._is_stuck)
 
     @property
     def has_pending(self) -> bool:
         return self._left > 0 or any(n.queue for n in self._nodes.values())
+
+    @property
+    def _is_stuck(self) -> bool:
+        if self._places is None or any(n.queue for n in self._nodes.values()):
+            return False
+        nodes = self._places.nodes()
+        return not any(
+            items and any(self._may_take(node, rules) for node in nodes) for rules, items in self._pending.items()
+        )
+
+    def _may_take(self, node: WorkerController, rules: Rules) -> bool:
+        """Whether the node can ever run an item of these rules."""
+        if self._places is None:
+            return True
+        if rules.exclusive is not None and not self._places.may_write(node):
+            return False
+        return rules.lane is None or self._places.caps(node).get(rules.lane, 1) > 0
+
+    def _has_work_for(self, node: WorkerController) -> bool:
+        return any(items and self._may_take(node, rules) for rules, items in self._pending.items())
 
     def add_node(self, node: WorkerController) -> None:
         self._nodes[node] = _Node()
@@ -114,7 +155,8 @@ class PlanScheduling:
             elif self._first != list(collection):
                 raise pytest.UsageError(
                     "the workers collected different items; a file of the roster, the goldens or the tests was changed "
-                    "while the session started: start it again"
+                    "while the session started, or is another one on another machine: bring them to the same state and "
+                    "start it again"
                 )
         self._nodes[node].ready = True
 
@@ -174,6 +216,8 @@ class PlanScheduling:
         items.popleft()
         self._nodes[node].queue.append(index)
         self._nodes[node].providers.add(rules.provider)
+        if self._before_sending is not None and self.collection is not None:
+            self._before_sending(node, self.collection[index])
         node.send_runtest_some([index])
 
     def _pump(self) -> None:
@@ -205,14 +249,19 @@ class PlanScheduling:
         free = rules.exclusive is None or rules.exclusive not in exclusive
         return free and (rules.lane is None or lanes.get(rules.lane, 0) < self._caps.get(rules.lane, 1 << 30))
 
-    def _choose(self, head: int | None) -> int:
-        """The next pending item for a node: one that can run as soon as its turn comes, the plan's order first.
+    def _choose(self, node: WorkerController, head: int | None) -> int | None:
+        """The next pending item for a node: one that can run as soon as its turn comes, the plan's order first. None
+        when it may take nothing of what is left.
 
         After an exclusive head comes the next exclusive run, on the same node; for an idle node an exclusive run is
         preferred while nobody holds one, because these cannot be spread later.
         """
         exclusive, lanes = self._usage(loaded=True)
         preferred: int | None = None
+
+        def may_take(rules: Rules) -> bool:
+            return self._may_take(node, rules)
+
         if head is not None:
             rules = self._rules[head]
             if rules.lane:
@@ -220,22 +269,26 @@ class PlanScheduling:
             if rules.exclusive:
                 exclusive.discard(rules.exclusive)
                 name = rules.exclusive
-                preferred = self._first_of(lambda r: r.exclusive == name and self._fits(r, exclusive, lanes))
+                preferred = self._first_of(
+                    lambda r: r.exclusive == name and may_take(r) and self._fits(r, exclusive, lanes)
+                )
         else:
-            preferred = self._first_of(lambda r: r.exclusive is not None and self._fits(r, exclusive, lanes))
+            preferred = self._first_of(
+                lambda r: r.exclusive is not None and may_take(r) and self._fits(r, exclusive, lanes)
+            )
         running_exclusive, running = self._usage(loaded=False)
         choices = (
             preferred,
-            self._first_of(lambda r: self._fits(r, exclusive, lanes)),
-            self._first_of(lambda r: self._fits(r, running_exclusive, running)),
-            self._first_of(lambda r: True),
+            self._first_of(lambda r: may_take(r) and self._fits(r, exclusive, lanes)),
+            self._first_of(lambda r: may_take(r) and self._fits(r, running_exclusive, running)),
+            self._first_of(may_take),
         )
-        return next(index for index in choices if index is not None)
+        return next((index for index in choices if index is not None), None)
 
     def _take_turns(self, usable: list[WorkerController]) -> None:
         for node in usable:
-            if not self._nodes[node].queue and self._left:
-                self._send(node, self._choose(None))
+            if not self._nodes[node].queue and (first := self._choose(node, None)) is not None:
+                self._send(node, first)
         waiting = sorted(
             (n for n, s in self._nodes.items() if s.queue and not s.running), key=lambda n: self._nodes[n].queue[0]
         )
@@ -247,48 +300,60 @@ class PlanScheduling:
                 continue
             state.running = True
             if len(state.queue) == 1 and not node.shutting_down:
-                if self._left:
-                    self._send(node, self._choose(state.queue[0]))
+                follower = self._choose(node, state.queue[0])
+                if follower is not None:
+                    self._send(node, follower)
                 else:
                     node.shutdown()
-        if not self._left:
-            for node in usable:
-                if not self._nodes[node].queue and not node.shutting_down:
-                    node.shutdown()
+        for node in usable:
+            if not self._nodes[node].queue and not node.shutting_down and not self._has_work_for(node):
+                node.shutdown()
 
     # -- policy: many runs in flight in a worker
 
     def _fill(self, usable: list[WorkerController]) -> None:
         depth = 2 * self._concurrency
-        sent: Counter[str | None] = Counter(self._rules[i].lane for s in self._nodes.values() for i in s.queue)
+        sent: Counter[tuple[str, str | None]] = Counter(
+            (self._group(n), self._rules[i].lane) for n, s in self._nodes.items() for i in s.queue
+        )
         hungry = [n for n in usable if len(self._nodes[n].queue) < depth]
         while self._left and hungry:
             node = min(hungry, key=lambda n: len(self._nodes[n].queue))
             state = self._nodes[node]
-            index = self._next_for(state, sent)
+            index = self._next_for(node, sent)
             if index is None:
                 if len(state.queue) >= 2:
                     hungry.remove(node)  # its lanes are full; it is asked again when a run has ended
                     continue
                 # It does not begin what it holds before it has the one after it.
-                index = self._first_of(lambda r: True)
-                assert index is not None
-            sent[self._rules[index].lane] += 1
+                index = self._first_of(lambda r, node=node: self._may_take(node, r))  # type: ignore[misc]
+                if index is None:
+                    hungry.remove(node)
+                    continue
+            sent[self._group(node), self._rules[index].lane] += 1
             self._send(node, index)
             if len(state.queue) >= depth:
                 hungry.remove(node)
         for node in usable:
-            if not self._left and not node.shutting_down:
+            if not node.shutting_down and not self._has_work_for(node):
                 node.shutdown()  # it runs what it holds
         for state in self._nodes.values():
             state.running = bool(state.queue)
 
-    def _next_for(self, state: _Node, sent: Counter[str | None]) -> int | None:
+    def _group(self, node: WorkerController) -> str:
+        return "" if self._places is None else self._places.group(node)
+
+    def _next_for(self, node: WorkerController, sent: Counter[tuple[str, str | None]]) -> int | None:
         """A pending item whose lane can use one more, of a provider that the node has; without one, of the provider
         that has the most work for each node that has it already."""
 
+        state, group = self._nodes[node], self._group(node)
+        caps = self._caps if self._places is None else self._places.caps(node)
+
         def open_lane(rules: Rules) -> bool:
-            return rules.lane is None or sent[rules.lane] < 2 * self._caps.get(rules.lane, 1 << 30)
+            return self._may_take(node, rules) and (
+                rules.lane is None or sent[group, rules.lane] < 2 * caps.get(rules.lane, 1 << 30)
+            )
 
         known = self._first_of(lambda r: r.provider in state.providers and open_lane(r))
         if known is not None:

@@ -1,11 +1,13 @@
 """The object behind the plugin's hooks: one per pytest process, controller and workers alike.
 
 The *main* process (the only one, or xdist's controller) owns the output folder's lock, the session's private folder,
-the embedded servers and the CSVs. Workers collect and measure; they write only their own runs' records.
+the embedded servers and the CSVs. Workers collect and measure; they write only their own runs' records. One on another
+machine has a private folder and servers of its own (`hosts`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -13,6 +15,7 @@ import re
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
@@ -26,9 +29,10 @@ from .budget import Budget
 from .config import Bench, load_bench
 from .entries import load_set
 from .errors import ConfigError, CtxbenchError, HarnessError, VerifierError
-from .executor import PREFLIGHT_DONE
+from .executor import PREFLIGHT_DONE, SOURCES_RIGHT
 from .fingerprint import fingerprints
 from .holds import Holds
+from .hosts import CHANNEL, Hosts, RemoteBudget, RemoteStore, ToController, part_of_caps
 from .log_redaction import hide_in_logs
 from .options import Settings, resolve
 from .plan import Plan, PlannedRun, build_plan, sharded
@@ -74,6 +78,9 @@ def register(config: pytest.Config) -> None:
     try:
         session = BenchSession(config)
     except ConfigError as error:
+        channel = getattr(config, "workerinput", {}).get(CHANNEL)
+        if channel is not None:
+            ToController(channel).refuse(str(error))
         raise pytest.UsageError(str(error)) from None
     config.stash[BENCH_SESSION] = session
     config.pluginmanager.register(fixtures, "ctxbench-fixtures")
@@ -89,9 +96,12 @@ class BenchSession:
         self.plan: Plan = sharded(whole, self.settings.shard, one_queue=self.settings.endpoint != "local")
         self.whole_plan_runs = len(whole.runs)
         self.gates = self._parsed_gates()
-        self.store = RecordStore(self.settings.out)
         worker = getattr(config, "workerinput", None)
         self.is_main = worker is None
+        self.is_remote = False
+        self._controller: ToController | None = None
+        self._own_out = self.settings.out
+        self._leaving = threading.Lock()
         self._parent = os.getppid()
         self._lock: IO[str] | None = None
         self._local: LocalServices | None = None
@@ -112,17 +122,55 @@ class BenchSession:
         self._finished: set[RunKey] = set()
         self._measured = 0
         self._goldens: dict[str, Sequence[dict[str, str]]] = {}
-        if worker is None:
+        if worker is not None:
+            given = json.loads(worker["ctxbench"])
+            self.is_remote = given is None
+            if CHANNEL in worker:
+                self._controller = ToController(worker[CHANNEL])
+        if worker is None or self.is_remote:
+            if self.is_remote:
+                sweep_folders(Path(tempfile.gettempdir()))
             self.folder = Path(tempfile.mkdtemp(prefix=f"ctxbench-{os.getpid()}-"))
             self.secrets = LocalSecrets.new()
         else:
-            given = json.loads(worker["ctxbench"])
             self.folder = Path(given["folder"])
             self.secrets = LocalSecrets(*given["secrets"])
+        if worker is not None:
+            # Not what this worker's own working folder makes of --ctx-out.
+            out = self.folder / "out" if self.is_remote else Path(given["out"])
+            self.settings = dataclasses.replace(self.settings, out=out)
         self.holds = Holds(self.folder)
         self.prices = VerifiedPrices(self.folder)
-        self.budget = Budget(self.settings.out / ".budget.json", self.settings.budget_usd)
+        ledger = self.settings.out / ".budget.json"
+        if self.is_remote and self._controller is not None:
+            self.budget = self._begin_elsewhere(self._controller, ledger)
+        else:
+            self.store = RecordStore(self.settings.out)
+            self.budget = Budget(ledger, self.settings.budget_usd)
         self._end_of_hiding = hide_in_logs(self.hidden)
+
+    def _begin_elsewhere(self, controller: ToController, ledger: Path) -> Budget:
+        """In a remote worker: with records and budget of its own, under the controller's orders."""
+        budget = RemoteBudget(ledger, self.settings.budget_usd, controller.enter_spending)
+
+        def sent(store: RecordStore, key: RunKey) -> None:
+            controller.record(store, key, budget.settled())
+            if self._local is not None:
+                self._local.note_progress()
+
+        self.store = RemoteStore(self.settings.out, sent=sent)
+        budget.open()
+        controller.accept(self.folder, self.store, budget, self._leave_elsewhere)
+        return budget
+
+    def _leave_elsewhere(self) -> None:
+        """At the end of a remote worker, or when its controller is gone, which execnet gives it seconds to survive."""
+        with self._leaving:
+            if isinstance(self.store, RemoteStore) and self._controller is not None and self.folder.exists():
+                lost = self._controller.unconfirmed()
+                if lost:
+                    self.store.keep(lost, self._own_out)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _parsed_gates(self) -> list[Gate]:
         if not self.settings.gates:
@@ -190,6 +238,11 @@ class BenchSession:
         self._planned = [item.stash[RUN] for item in session.items if RUN in item.stash]
         if self.is_main and self._planned and not self.config.option.collectonly:
             self._begin(self._planned)
+        if self._controller is not None:
+            try:
+                self._controller.hello(self.fingerprints)
+            except CtxbenchError as error:
+                self._controller.refuse(str(error))
 
     def _begin(self, planned: list[PlannedRun]) -> None:
         """In the main process, once the runs of this session are known and before the first one starts."""
@@ -347,7 +400,7 @@ class BenchSession:
         if self._services is None:
             urls: dict[str, str | None] = {}
             if self.needs_processes:
-                if self.is_main:
+                if self.is_main or self.is_remote:
                     self._local = self._local or LocalServices(self.settings, self.secrets, self.folder)
                     urls = self._local.start(endpoint=self.settings.endpoint == "local", emulator=self._needs_emulator)
                 else:
@@ -420,7 +473,7 @@ class BenchSession:
             finished=self.finished,
             hidden=self.hidden,
         )
-        claims = Claims(self.folder, self.plan.lane_caps, executor.queue_lock)
+        claims = Claims(self.folder, part_of_caps(self.folder, self.plan.lane_caps), executor.queue_lock)
         self._flight = Flight(executor.loop, claims, crew, self.settings.concurrency, self._check)
         return self._flight
 
@@ -530,11 +583,14 @@ class BenchSession:
             if error_class in ("verifier_read", "verifier_reset") and not self._queue_was_ready:
                 # Before the first a1 run: without the queue, or the right to empty it, no other run can start either.
                 self.holds.put("queue", reason=text)
+                self.hosts.to_all("hold", "queue", "", text)
         if report.skipped and isinstance(report.longrepr, tuple):
             self._reasons[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
 
     def _report_landed(self, record: dict[str, Any]) -> None:
         """At once: until the user has removed them, no further run starts on a live service."""
+        if record.get("landed_rows"):
+            self.hosts.to_all("recount")
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None or not record.get("landed_rows"):
             return
@@ -548,20 +604,85 @@ class BenchSession:
             reporter.write_line(f"  {text}", yellow=True)
         self._landed = list(record["landed_rows"])
 
+    def _came_from_elsewhere(self, record: Mapping[str, Any]) -> None:
+        """The record of a remote worker was stored: what its like leaves in this folder when they share it."""
+        if record["queue_rows"] is not None:
+            (self.folder / PREFLIGHT_DONE).touch()
+        if record["landed_rows"]:
+            (self.folder / SOURCES_RIGHT).unlink(missing_ok=True)
+
     # -- xdist
 
     @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_newgateway(self, gateway: Any) -> None:
+        copied = [*self.config.option.rsyncdir, *self.config.getini("rsyncdirs")]
+        problem = self.hosts.argument_problem(
+            gateway.spec, [str(a) for a in self.config.invocation_params.args], [Path(c).resolve() for c in copied]
+        )
+        if problem is not None:
+            raise pytest.UsageError(problem)
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        secrets = [self.secrets.user, self.secrets.password, self.secrets.control]
-        node.workerinput["ctxbench"] = json.dumps({"folder": str(self.folder), "secrets": secrets})
+        worker = self.hosts.add(node)
+        given = None
+        if not self.hosts.is_remote(worker):
+            secrets = [self.secrets.user, self.secrets.password, self.secrets.control]
+            given = {"folder": str(self.folder), "secrets": secrets, "out": str(self.settings.out)}
+        node.workerinput["ctxbench"] = json.dumps(given)
+        if worker.channel is not None:
+            node.workerinput[CHANNEL] = worker.channel
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        # First: xdist's reporter shows the traceback of what is one line here.
+        refused = self.hosts.remove(node)
+        if refused is not None:
+            raise pytest.UsageError(refused)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        try:
+            difference = self.hosts.difference(node, self.fingerprints, found_items=bool(ids))
+        except CtxbenchError as error:
+            difference = str(error)
+        if difference is not None:
+            raise pytest.UsageError(difference)
+
+    @cached_property
+    def hosts(self) -> Hosts:
+        return Hosts(
+            self.folder,
+            self.store,
+            self.budget,
+            self.plan.lane_caps,
+            known=lambda key: key in self._planned_keys,
+            landed=self._came_from_elsewhere,
+            one_queue=self.settings.endpoint != "local",
+        )
+
+    @cached_property
+    def _planned_keys(self) -> frozenset[RunKey]:
+        return frozenset(p.key for p in self.plan.runs)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> PlanScheduling:
         from .scheduling import PlanScheduling
 
         return PlanScheduling(
-            config, self._rules, self.plan.lane_caps, self._begin_distributed, self.settings.concurrency
+            config,
+            self._rules,
+            self.plan.lane_caps,
+            self._begin_distributed,
+            self.settings.concurrency,
+            self.hosts,
+            self._before_sending,
         )
+
+    def _before_sending(self, node: Any, nodeid: str) -> None:
+        planned = self._run_of(nodeid)
+        if planned is not None:
+            self.hosts.send_record(node, planned.key)
 
     @cached_property
     def _by_item(self) -> dict[tuple[str, str], PlannedRun]:
@@ -587,11 +708,12 @@ class BenchSession:
     def _begin_distributed(self, collection: Sequence[str]) -> None:
         planned = [p for p in map(self._run_of, collection) if p is not None]
         self._begin(planned)
-        if self.needs_processes and self._from_records < len(planned):
-            try:
+        try:
+            if self.needs_processes and self._from_records < len(planned) and self.hosts.has_shared:
                 self.services()
-            except CtxbenchError as error:
-                raise pytest.UsageError(str(error)) from None
+            self.hosts.begin(self.prices.text())
+        except CtxbenchError as error:
+            raise pytest.UsageError(str(error)) from None
 
     # -- start and end
 
@@ -615,6 +737,7 @@ class BenchSession:
     def _stop_workers(self) -> None:
         if self.is_main and self.folder.exists():
             (self.folder / "stop").touch()
+            self.hosts.to_all("stop")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Any:
@@ -626,6 +749,10 @@ class BenchSession:
         return result
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.is_remote and self._controller is not None:
+            if self._flight is not None:
+                self._flight.stop()
+            self._controller.bye(self.budget.spent(), None if self._local is None else self._local.restarts())
         if not self.is_main:
             return
         if self.config.option.collectonly:
@@ -647,7 +774,10 @@ class BenchSession:
 
         try:
             spent = self.budget.spent()
+            self._lines += [*self.hosts.restarts, *self.hosts.problems]
+            self._failed_check |= bool(self.hosts.problems)
             if not self._interrupted and exitstatus != pytest.ExitCode.INTERNAL_ERROR:
+                self.hosts.close_budget()
                 self.budget.close()
             # A broken file or a full disk must not take the session's other output with it.
             results = write_results(self, self._planned, self._reasons_by_run(), report=not self._interrupted)
@@ -694,7 +824,8 @@ class BenchSession:
 
     def _reasons_by_run(self) -> dict[RunKey, str]:
         found = [(self._run_of(nodeid), reason) for nodeid, reason in self._reasons.items()]
-        return {planned.key: reason for planned, reason in found if planned is not None}
+        reasons = {planned.key: reason for planned, reason in found if planned is not None}
+        return {**reasons, **dict.fromkeys(self.hosts.lost, "ended in an error (disk)")}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> Any:
@@ -714,10 +845,14 @@ class BenchSession:
 
     def pytest_unconfigure(self) -> None:
         self._end_of_hiding()
-        if not self.is_main:
+        if not self.is_main and not self.is_remote:
             return
         if self._local is not None:
             self._local.stop()
+        if self.is_remote:
+            self._leave_elsewhere()
+            return
+        self.hosts.settle()
         if self._lock is not None:
             self._lock.close()
         shutil.rmtree(self.folder, ignore_errors=True)

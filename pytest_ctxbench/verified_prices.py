@@ -46,6 +46,17 @@ class VerifiedPrices:
         self._file.write_text(json.dumps({f.model: known[f.status] for f in findings.values() if f.status in known}))
         return price_check.lines(findings)
 
+    def text(self) -> str | None:
+        """What was found out, for workers that do not see the folder; None when nothing was."""
+        try:
+            return self._file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def take(self, text: str) -> None:
+        """In such a worker: what the main process found out."""
+        self._file.write_text(text, encoding="utf-8")
+
     def of(self, model: str) -> bool | None:
         """Whether the provider publishes the roster's price; None where it publishes none or could not be asked."""
         try:

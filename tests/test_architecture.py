@@ -16,7 +16,8 @@ PACKAGE = Path(__file__).parents[1] / "pytest_ctxbench"
 LAYERS = (
     ("plugin", "hookspecs", "rootdir"),
     ("session", "crew", "fixtures", "dry_run", "results", "scheduling", "executor", "services", "options", "cli",
-     "commands", "readiness", "record_view", "record_index", "verified_prices", "live_line", "report", "export"),
+     "commands", "readiness", "record_view", "record_index", "verified_prices", "live_line", "hosts", "report",
+     "export"),
     ("runner",),
     ("agent.loop", "agent.retry", "agent.dialects", "agent.provider_errors", "agent.normalise", "mcp_session",
      "verifier", "connect_ai", "price_check", "http_client", "local", "loop_thread", "flight", "claims",
