@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import re
 import subprocess
 import sys
@@ -32,7 +31,7 @@ from datetime import datetime
 from pathlib import Path
 
 import yaml
-from measure import Tree, facts, provider, run_tree
+from measure import Tree, cache_folder, facts, provider, run_tree
 
 from pytest_ctxbench.local.process import start_endpoint
 
@@ -41,6 +40,8 @@ DIALECTS = ("openai_compat", "openai", "anthropic", "google", "xai")
 _PREFIX = {"openai_compat": "/v1", "openai": "/v1", "anthropic": "", "google": "", "xai": "/v1"}
 CONDITIONS = ("baseline", "baseline_context")
 PEER = "inspect-ai==0.3.285"
+#: Plugins of other packages that the development environment happens to have; one of them alone imports for a second.
+_ALONE = ("-p", "no:hypothesispytest", "-p", "no:anyio")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,14 +128,13 @@ def ours(shape: Shape, provider_url: str, more: Sequence[str] = ()) -> Result:
         out = Path(scratch) / "out"
         roster(shape, provider_url, Path(scratch) / "roster.yaml")
         command = [
-            sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider", "--ctx-endpoint=local",
+            sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider", *_ALONE, "--ctx-endpoint=local",
             "--ctx-config", str(Path(scratch) / "roster.yaml"), "--ctx-out", str(out), "--ctx-budget=1000000",
             "--ctx-skip-price-check", f"--ctx-concurrency={-(-shape.width // shape.processes)}",
             *(["-n", str(shape.processes)] if shape.processes > 1 else []), *more,
         ]  # fmt: skip
-        kept = {k: v for k, v in os.environ.items() if not re.search(r"API_KEY|CDATA|^PYTEST_", k)}
         begun = time.time()
-        tree = run_tree(command, ROOT, kept)
+        tree = run_tree(command, ROOT)
         starts, ends = [], []
         for path in (out / "runs").glob("*.json"):
             record = json.loads(path.read_bytes())
@@ -207,7 +207,7 @@ def peer_python(given: Path | None) -> Path:
     """The interpreter of an environment with inspect-ai and the MCP and OpenAI SDKs, made at the first use."""
     if given is not None:
         return given
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-ctxbench" / "peer"
+    cache = cache_folder() / "peer"
     python = cache / "bin" / "python"
     if not python.exists():
         print(f"making {cache} for {PEER}", flush=True)

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,19 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["Arm", "Process", "Tree", "facts", "in_flight", "measured", "provider", "row", "run_tree"]
+__all__ = [
+    "Arm",
+    "Process",
+    "Tree",
+    "cache_folder",
+    "environment",
+    "facts",
+    "in_flight",
+    "measured",
+    "provider",
+    "row",
+    "run_tree",
+]
 
 Arm = Callable[[], Awaitable[None]]
 """One unit of the work, for instance one run."""
@@ -99,12 +112,12 @@ class Tree:
         return sum(p.cpu_s for p in self.processes[1:] if (word in p.command) != without)
 
 
-def run_tree(command: Sequence[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Tree:
-    """Run a command to its end and read, ten times a second, what it and its descendants took (Linux: /proc)."""
+def run_tree(command: Sequence[str], cwd: Path | None = None) -> Tree:
+    """Run a command in `environment()` to its end and read, ten times a second, what it and its descendants took (Linux: /proc)."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         begun = time.perf_counter()
         child = subprocess.Popen(
-            command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True
+            command, cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
         )
         seen: dict[int, Process] = {}
         ended = threading.Event()
@@ -132,6 +145,19 @@ def run_tree(command: Sequence[str], cwd: Path | None = None, env: Mapping[str, 
         if len(processes) == 1:
             processes[0].cpu_s = usage.ru_utime + usage.ru_stime
         return Tree(child.returncode, wall_s, processes, output.read())
+
+
+def environment() -> dict[str, str]:
+    """For the processes that are measured: without keys, and with compiled modules kept, as any machine has them from
+    the second start on. Where they must not be written beside the sources they go to the cache folder."""
+    kept = {k: v for k, v in os.environ.items() if not re.search(r"API_KEY|CDATA|^PYTEST_", k)}
+    if kept.pop("PYTHONDONTWRITEBYTECODE", None):
+        kept["PYTHONPYCACHEPREFIX"] = str(cache_folder() / "bytecode")
+    return kept
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-ctxbench"
 
 
 def _look(pid: int, seen: dict[int, Process]) -> None:
