@@ -159,7 +159,7 @@ def ours(shape: Shape, provider_url: str, more: Sequence[str] = ()) -> Result:
 
 # --- the peer -------------------------------------------------------------------------------------------------------
 
-_INSPECT = '''
+_INSPECT = """
 import json, sys, time
 given = json.loads(sys.stdin.read())
 from inspect_ai import Task, eval
@@ -200,7 +200,7 @@ log = eval(task, model=model, max_connections=given["width"], max_samples=given[
 assert log.status == "success", log.error
 assert turns == [given["turns"]] * given["runs"], sorted(set(turns))
 print(json.dumps({"window": max(e for _, e in windows) - min(b for b, _ in windows)}))
-'''
+"""
 
 
 def peer_python(given: Path | None) -> Path:

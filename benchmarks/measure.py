@@ -142,8 +142,9 @@ def run_tree(command: Sequence[str], cwd: Path | None = None) -> Tree:
         child.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         processes = [seen.pop(child.pid, Process("")), *seen.values()]
-        if len(processes) == 1:
+        if len(processes) == 1:  # exact also for one that lived less than a look
             processes[0].cpu_s = usage.ru_utime + usage.ru_stime
+            processes[0].peak_mib = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 2**20
         return Tree(child.returncode, wall_s, processes, output.read())
 
 
