@@ -65,7 +65,8 @@ def machine() -> str:
     except (OSError, ValueError):
         memory = "memory unknown"
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return f"{date}; {processor}, {os.cpu_count()} cores, {memory}; {platform.system()}, Python {platform.python_version()}"
+    system = f"{platform.system()}, Python {platform.python_version()}"
+    return f"{date}; {processor}, {os.cpu_count()} cores, {memory}; {system}"
 
 
 def main() -> int:

@@ -113,7 +113,8 @@ class Tree:
 
 
 def run_tree(command: Sequence[str], cwd: Path | None = None) -> Tree:
-    """Run a command in `environment()` to its end and read, ten times a second, what it and its descendants took (Linux: /proc)."""
+    """Run a command in `environment()` to its end, and see ten times a second what it and its descendants took (Linux:
+    /proc)."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         begun = time.perf_counter()
         child = subprocess.Popen(
