@@ -87,7 +87,7 @@ def main() -> int:
                 for name, trees in found.items()
             }
             for name, (wall, cpu, mib) in rows.items():
-                label = f"{1 if name == 'nothing' else count} items, {name}"
+                label = "1 item, nothing" if name == "nothing" else f"{count} items, {name}"
                 print(f"{label:26}{wall:8.2f}{cpu:8.2f}{mib:7.0f}")
             ratios = [a / b for a, b in zip(rows["ours"], rows["bare"], strict=True)]
             print(f"{'ours / bare':26}{ratios[0]:8.2f}{ratios[1]:8.2f}{ratios[2]:7.2f}", flush=True)
