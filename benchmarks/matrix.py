@@ -40,6 +40,8 @@ DIALECTS = ("openai_compat", "openai", "anthropic", "google", "xai")
 _PREFIX = {"openai_compat": "/v1", "openai": "/v1", "anthropic": "", "google": "", "xai": "/v1"}
 CONDITIONS = ("baseline", "baseline_context")
 PEER = "inspect-ai==0.3.285"
+#: In the command line of xdist's workers.
+_WORKER = "exec(eval("
 #: Plugins of other packages that the development environment happens to have; one of them alone imports for a second.
 _ALONE = ("-p", "no:hypothesispytest", "-p", "no:anyio")
 
@@ -145,13 +147,13 @@ def ours(shape: Shape, provider_url: str, more: Sequence[str] = ()) -> Result:
             ends.append(starts[-1] + record["wall_s"])
     if len(starts) != shape.runs:
         raise SystemExit(f"{len(starts)} of {shape.runs} runs were recorded:\n{tree.output[-2_000:]}")
-    workers = [p for p in tree.processes if "execnet" in p.command]
+    workers = [p for p in tree.processes if _WORKER in p.command]
     return Result(
         tree.wall_s,
         max(ends) - min(starts),
         min(starts) - begun,
-        tree.processes[0].cpu_s + tree.cpu_s("execnet"),
-        tree.cpu_s("execnet", without=True),
+        tree.processes[0].cpu_s + tree.cpu_s(_WORKER),
+        tree.cpu_s(_WORKER, without=True),
         max((p.peak_mib for p in workers), default=0.0),
         tree.processes[0].peak_mib + sum(p.peak_mib for p in workers),
     )
