@@ -98,11 +98,12 @@ def generate(call_id: str | None) -> object:
     }
 
 
+#: Ending of the path -> the answer, and what stands in the request once for each tool result (JSON without spaces).
 _ANSWERS = {
-    "/v1/messages": messages,
-    "/v1/responses": responses,
-    "/chat/completions": completions,
-    ":generateContent": generate,
+    "/v1/messages": (messages, b'"tool_use_id":'),
+    "/v1/responses": (responses, b'"type":"function_call_output"'),
+    "/chat/completions": (completions, b'"role":"tool"'),
+    ":generateContent": (generate, b'"functionResponse":'),
 }
 
 
@@ -127,17 +128,21 @@ class Provider(asyncio.Protocol):
         if len(rest) < length:
             return
         self.buffer = rest[length:]
-        answer = self.answer(lines[0].split(" ")[1])
+        answer = self.answer(lines[0].split(" ")[1], rest[:length])
         asyncio.get_running_loop().call_later(self.latency_s, self.transport.write, answer)
 
-    def answer(self, path: str) -> bytes:
+    def answer(self, path: str, request: bytes) -> bytes:
         _, _, turns, name, _ = path.split("/", 4)
-        self.asked[name] += 1
-        number = self.asked[name]
-        last = number >= int(turns)
-        if last:
-            del self.asked[name]
-        make = next(make for end, make in _ANSWERS.items() if path.endswith(end))
+        make, result = next(known for end, known in _ANSWERS.items() if path.endswith(end))
+        if name == "counted":
+            number = 1 + request.count(result)
+            last = number >= int(turns)
+        else:
+            self.asked[name] += 1
+            number = self.asked[name]
+            last = number >= int(turns)
+            if last:
+                del self.asked[name]
         body = json.dumps(make(None if last else f"call{number:05d}")).encode()
         head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         return head.encode() + body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,9 +41,12 @@ def _ctx_executor(_ctx_session: BenchSession) -> Iterator[Executor]:
 @pytest.fixture(scope="session")
 def _ctx_flight(_ctx_session: BenchSession, _ctx_executor: Executor, ctx_endpoint: Services) -> Iterator[Flight]:
     """What executes the process's runs, those of later items too."""
+    from .flight import rarer_collections
+
     flight = _ctx_session.flight(_ctx_executor)
-    yield flight
-    flight.stop()
+    with rarer_collections() if _ctx_session.settings.concurrency > 1 else nullcontext():
+        yield flight
+        flight.stop()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ MASK = "***"
 SHORTEST = 8
 #: What may stand between two characters of a secret: line breaks and spaces, also as JSON and Python write them.
 _BREAK = r"(?:\\+[rnt]|\s)*"
-_BREAKS = re.compile(r"\\+[rnt]|\s")
+_ESCAPED_BREAKS = re.compile(r"\\+[rnt]")
 #: Of a base64 text, as many characters must be the secret's own.
 _ENCODED = 12
 
@@ -56,34 +56,69 @@ def _patterns(secrets: frozenset[str]) -> tuple[tuple[str, re.Pattern[str]], ...
     forms = {form for secret in secrets for form in spellings(secret)}
     found = []
     for form in sorted(forms, key=lambda f: (-len(f), f)):
-        bare = _BREAKS.sub("", form)
+        bare = _without_breaks(form)
         if len(bare) >= SHORTEST:
             found.append((bare.lower(), re.compile(_BREAK.join(map(re.escape, bare)), re.IGNORECASE)))
     return tuple(found)
 
 
+def _without_breaks(text: str) -> str:
+    if "\\" in text:
+        text = _ESCAPED_BREAKS.sub("", text)
+    return "".join(text.split())  # splits at what `\\s` stands for, and many times as fast
+
+
 def redact(text: str, secrets: Iterable[str]) -> str:
     """`text` with every spelling of every secret masked, longest first, in any case and also across line breaks;
     secrets of less than `SHORTEST` characters are left."""
-    wanted = frozenset(secret.strip() for secret in secrets if len(secret.strip()) >= SHORTEST)
+    wanted = _worth_masking(frozenset(secrets))
     if not wanted or len(text) < SHORTEST:
         return text
-    bare = _BREAKS.sub("", text).lower()
+    bare = _without_breaks(text).lower()
     for form, pattern in _patterns(wanted):
         if form in bare:  # the search for a broken one is slow
             text = pattern.sub(MASK, text)
     return text
 
 
+@lru_cache(maxsize=64)
+def _worth_masking(secrets: frozenset[str]) -> frozenset[str]:
+    return frozenset(secret.strip() for secret in secrets if len(secret.strip()) >= SHORTEST)
+
+
 def redacted(value: Any, secrets: Iterable[str]) -> Any:
-    """A JSON value with every text in it redacted, names of objects too."""
+    """A JSON value with every text in it redacted, names of objects too; the very same one where there is nothing to
+    mask."""
     wanted = frozenset(secrets)
+    texts: list[str] = []
+    if _collect(value, texts):
+        # All at once: hardly any record holds a secret, and what two texts only seem to hold together does no harm.
+        bare = _without_breaks("\n".join(texts)).lower()
+        if not any(form in bare for form, _ in _patterns(_worth_masking(wanted))):
+            return value
+    return _masked(value, wanted)
+
+
+def _collect(value: Any, texts: list[str]) -> bool:
+    """Put all texts of a value into `texts`; False when it is not made of JSON's own types alone."""
     if isinstance(value, str):
-        return redact(value, wanted)
+        texts.append(value)
+    elif isinstance(value, dict):
+        return all(_collect(key, texts) and _collect(item, texts) for key, item in value.items())
+    elif isinstance(value, list):
+        return all(_collect(item, texts) for item in value)
+    elif isinstance(value, Mapping | tuple):
+        return False
+    return True
+
+
+def _masked(value: Any, secrets: frozenset[str]) -> Any:
+    if isinstance(value, str):
+        return redact(value, secrets)
     if isinstance(value, Mapping):
-        return {redacted(key, wanted): redacted(item, wanted) for key, item in value.items()}
+        return {_masked(key, secrets): _masked(item, secrets) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [redacted(item, wanted) for item in value]
+        return [_masked(item, secrets) for item in value]
     return value
 
 

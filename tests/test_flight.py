@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ import pytest
 
 from pytest_ctxbench.claims import Claims
 from pytest_ctxbench.errors import HarnessError
-from pytest_ctxbench.flight import Attempt, Flight, LeftPending
+from pytest_ctxbench.flight import Attempt, Flight, LeftPending, rarer_collections
 from pytest_ctxbench.loop_thread import LoopThread
 from pytest_ctxbench.models import Model
 from pytest_ctxbench.plan import PlannedRun
@@ -305,3 +307,19 @@ def test_any_mix_of_lanes_and_queues_ends_within_its_rules(tmp_path: Path, loop:
     assert [report(flight, p)["run"] for p in plan] == list(range(60))
     assert broken == []
     assert sorted(crew.begun()) == list(range(60))
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_cycles_are_collected_in_the_end_and_the_collector_is_left_as_it_was():
+    thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
+    with rarer_collections():
+        assert gc.get_freeze_count() > 1_000
+        assert gc.get_threshold()[0] > thresholds[0]
+        gone = weakref.ref(Cycle())
+        kept = [[number] for number in range(20_000)]  # noqa: F841 - new objects are what makes it run
+        assert gone() is None
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (thresholds, frozen)

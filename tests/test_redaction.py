@@ -128,3 +128,16 @@ def test_no_key_in_a_child_s_environment(monkeypatch: pytest.MonkeyPatch) -> Non
         for pid in pids:
             for kind in ("environ", "cmdline"):
                 assert b"unmistakable" not in Path(f"/proc/{pid}/{kind}").read_bytes(), (pid, kind)
+
+
+def test_what_holds_no_secret_is_left_as_it_is():
+    value = {"answer": "plain \\n text", "rows": [{"n": 1, "x": None}, ["key/with", "+odd"]]}
+    assert redacted(value, KEYS) is value
+
+
+def test_a_secret_anywhere_in_a_value_is_masked_there_alone():
+    key = KEYS[0]
+    value = {"a": ["fine", {key: f"x {key} y"}], "b": ("in a tuple", key), "c": [key[:9], key[9:]]}
+    assert redacted(value, KEYS) == {
+        "a": ["fine", {MASK: f"x {MASK} y"}], "b": ["in a tuple", MASK], "c": [key[:9], key[9:]]
+    }  # fmt: skip
