@@ -1,4 +1,4 @@
-"""One load of a system's tables at a time on this machine, and the note of a batch that is on its way (issue 3.3).
+"""One load of a system's tables at a time on this machine, and the note of a batch that is on its way.
 
 Both are files in the system's folder for temporary files, named by a hash of the service's URL and the tables. The
 lock ends with its process. The journal outlives it: a service may still commit a batch whose sender was killed, so that

@@ -1,4 +1,4 @@
-"""Loading a dataset into the user's own tables over REST, and telling how far a table is (issue 3.3).
+"""Loading a dataset into the user's own tables over REST, and telling how far a table is.
 
 A table is compared with its CSV cell by cell, in canonical forms, because drivers give dates, timestamps and decimals
 back in many ways. A load reads every table of the system first and inserts nothing when one of them holds anything
