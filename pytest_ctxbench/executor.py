@@ -83,7 +83,6 @@ class Executor:
         self._http: HttpPool | None = None
         self._verifier: Verifier | None = None
         self._counting = asyncio.Lock()
-        self._warming = asyncio.Lock()
         self._warm: set[str] = set()
 
     @property
@@ -99,13 +98,12 @@ class Executor:
         return self._http
 
     async def warm_up(self, planned: PlannedRun) -> None:
-        """Import what the run needs, once, in another thread: no run waits for the imports of another one, and none
-        counts them as its own time."""
+        """Import what the run needs, once, before its clock starts. On the loop's own thread: what runs in flight
+        import meanwhile must not meet half of a package that another thread imports."""
         provider = planned.model.provider
-        async with self._warming:
-            if provider not in self._warm:
-                await asyncio.to_thread(_import_for, provider)
-                self._warm.add(provider)
+        if provider not in self._warm:
+            _import_for(provider)
+            self._warm.add(provider)
 
     @asynccontextmanager
     async def open_session(self, planned: PlannedRun) -> AsyncIterator[McpSession]:

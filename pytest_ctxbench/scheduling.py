@@ -110,7 +110,8 @@ class PlanScheduling:
 
     @property
     def collection_is_completed(self) -> bool:
-        return sum(n.ready for n in self._nodes.values()) >= self._expected
+        # Once is enough: a node that has ended must not keep the replacement of another one waiting.
+        return self.collection is not None or sum(n.ready for n in self._nodes.values()) >= self._expected
 
     @property
     def tests_finished(self) -> bool:

@@ -20,7 +20,7 @@ _SDKS = {
 
 
 def import_sdk(provider: str) -> None:
-    """Import what a dialect needs, which takes up to a second: before a run's clock starts, and beside the loop."""
+    """Import what a dialect needs, which takes up to a second: before a run's clock starts."""
     for name in _SDKS.get(provider, ()):
         import_module(name)
 
