@@ -86,7 +86,8 @@ async def by_the_sdk(dialect: str, url: str, bodies: list[dict[str, Any]]) -> No
 def headers_of(request: Request) -> dict[str, str]:
     """Without what differs from request to request, and without what states the caller's own time limit."""
     # google-genai sends by aiohttp when that is installed, which puts in some of its own.
-    changing = ("accept", "accept-encoding", "connection", "content-length", "host", "x-stainless-raw-response", "x-stainless-timeout", "x-server-timeout",
+    changing = ("accept", "accept-encoding", "connection", "content-length", "host", "x-stainless-raw-response",
+                "x-stainless-timeout", "x-server-timeout",
                 "x-stainless-read-timeout", "x-stainless-helper-method", "idempotency-key")  # fmt: skip
     return {name: value for name, value in request.headers.items() if name not in changing}
 
