@@ -749,9 +749,10 @@ class BenchSession:
         return result
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self._flight is not None:
+            # Fixtures end later; what is still in flight after -x must not write while the results are made.
+            self._flight.stop()
         if self.is_remote and self._controller is not None:
-            if self._flight is not None:
-                self._flight.stop()
             self._controller.bye(self.budget.spent(), None if self._local is None else self._local.restarts())
         if not self.is_main:
             return
