@@ -19,6 +19,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from urllib.request import getproxies
@@ -62,6 +63,25 @@ if TYPE_CHECKING:
     from .scheduling import PlanScheduling, Rules
 
 __all__ = ["ATTEMPT", "BENCH_SESSION", "BenchSession", "register"]
+
+#: What runs import. pytest rewrites a plugin's modules when they are imported first, and two threads that parse source
+#: at once break each other in CPython 3.11 ("AST constructor recursion depth mismatch"): so before a run starts.
+_OF_EVERY_RUN = (
+    "runner",
+    "mcp_session",
+    "verifier",
+    "connect_ai",
+    "systems",
+    "dataset",
+    "goldens",
+    "results",
+    "agent.loop",
+    "agent.dialects.anthropic",
+    "agent.dialects.google",
+    "agent.dialects.openai",
+    "agent.dialects.openai_compat",
+    "agent.dialects.xai",
+)
 
 BENCH_SESSION: pytest.StashKey[BenchSession] = pytest.StashKey()
 RUN: pytest.StashKey[PlannedRun] = pytest.StashKey()
@@ -462,6 +482,8 @@ class BenchSession:
         from .crew import SessionCrew
         from .flight import Flight
 
+        for name in _OF_EVERY_RUN:
+            import_module(f"{__package__}.{name}")
         crew = SessionCrew(
             self.settings,
             self.bench,
