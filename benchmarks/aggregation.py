@@ -1,7 +1,7 @@
 """How long aggregating a folder of records takes, against bare reads of the same files, and the memory it takes.
 
-    python benchmarks/synthetic_runs.py --from results --out /tmp/many --runs 81000
-    python benchmarks/aggregation.py --out /tmp/many
+    python benchmarks/synthetic_runs.py --from results --out DIR --runs 81000
+    python benchmarks/aggregation.py --out DIR
 
 Each step runs in a process of its own. Ratios are to `parse`: all records parsed by one process per core, with orjson
 where it is installed, and nothing else done. Times of a machine that does something else as well mean nothing.

@@ -1,6 +1,6 @@
 """Writes a folder of N synthetic records, to measure with: real records of local runs, varied.
 
-    python benchmarks/synthetic_runs.py --from results --out /tmp/many --runs 81000
+    python benchmarks/synthetic_runs.py --from results --out DIR --runs 81000
 
 `--from` is the folder of a session with `--ctx-local`. What comes out measures nothing about anybody: models are named
 `reference-synthetic-<n>`, every record says `"synthetic": true`, and answers are shuffled and altered so that no two

@@ -7,13 +7,12 @@ starts.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .machine_lock import open_lock
+from .machine_lock import try_lock
 from .plan import PlannedRun
 from .records import safe_id
 
@@ -56,14 +55,8 @@ class Claims:
 
     @staticmethod
     def _lock(claim: Claim, path: Path) -> bool:
-        file = open_lock(path)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(file)
+        file = try_lock(path)
+        if file is None:
             return False
-        except BaseException:
-            os.close(file)
-            raise
         claim._files.append(file)
         return True

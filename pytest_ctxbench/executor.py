@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import secrets
 import time
@@ -22,7 +21,7 @@ from .config import Bench
 from .entries import DEFAULT_SET
 from .errors import EndpointError, HarnessError
 from .loop_thread import LoopThread
-from .machine_lock import lock_path, open_lock
+from .machine_lock import lock_path, try_lock
 from .plan import PlannedRun
 
 if TYPE_CHECKING:
@@ -125,15 +124,10 @@ class Executor:
     @contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
         """Wait for `name` (see `queue_lock`) and hold it."""
-        file = open_lock(self.queue_lock(name))
+        while (file := try_lock(self.queue_lock(name))) is None:
+            self._check()
+            time.sleep(0.02)
         try:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    self._check()
-                    time.sleep(0.02)
             yield
         finally:
             os.close(file)

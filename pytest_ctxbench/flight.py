@@ -53,7 +53,7 @@ class LeftPending(Exception):
 
 
 class Crew(Protocol):
-    """What an attempt consists of; `session.BenchSession` and `executor.Executor` together."""
+    """What an attempt consists of (`crew.SessionCrew`)."""
 
     def startable(self, planned: PlannedRun) -> bool:
         """Whether a run may start ahead of its item: not finished earlier, and nothing holds it."""
@@ -295,7 +295,7 @@ class Flight:
                     rest = time.perf_counter()
                     await attempt._wanted.wait()
                     started += time.perf_counter() - rest
-                if attempt._given_up and attempt.record is None:
+                if attempt._given_up:
                     raise LeftPending("its item was given up")
                 await self._crew.measure(attempt, session, queue)
         except asyncio.CancelledError:

@@ -7,7 +7,6 @@ the next load has to know of it. Loads on other machines are not seen.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .errors import ConfigError
-from .machine_lock import lock_path, open_lock
+from .machine_lock import lock_path, try_lock
 from .store import write_atomically
 
 __all__ = ["Journal", "SentBatch", "exclusive_load"]
@@ -78,19 +77,15 @@ def exclusive_load(url: str, tables: Sequence[str]) -> Iterator[Journal]:
     """
     path = lock_path("load", url, *tables)
     try:
-        file = open_lock(path)
+        file = try_lock(path)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be opened ({error.strerror}), which keeps two loads of one table apart; correct its "
             "permissions, or set TMPDIR to another folder"
         ) from None
+    if file is None:
+        raise ConfigError(f"another load of {' and '.join(tables)} at {url} is running on this machine; wait for it")
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"another load of {' and '.join(tables)} at {url} is running on this machine; wait for it"
-            ) from None
         # every user has a journal of their own: in a shared folder nobody can replace a stranger's file
         yield Journal(path.with_suffix(f".{os.getuid()}.json"))
     finally:

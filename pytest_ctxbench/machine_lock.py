@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["lock_path", "open_lock"]
+__all__ = ["lock_path", "try_lock"]
 
 
 def lock_path(kind: str, *subject: str) -> Path:
@@ -16,10 +17,24 @@ def lock_path(kind: str, *subject: str) -> Path:
     return Path(tempfile.gettempdir()) / f"ctxbench-{kind}-{name}.lock"
 
 
-def open_lock(path: Path) -> int:
+def _open(path: Path) -> int:
     """A descriptor to `flock`, closed by the caller. Raises `OSError`."""
     try:
         # Without O_CREAT first: a shared temporary folder may refuse it for a file of another user.
         return os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
+
+
+def try_lock(path: Path) -> int | None:
+    """A descriptor that holds the file's lock until it is closed; None while somebody else holds it. Raises
+    `OSError`."""
+    file = _open(path)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException as error:
+        os.close(file)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return file
