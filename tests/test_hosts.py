@@ -49,13 +49,16 @@ class Machines:
     def other(self, name: str = "other", **more: Any) -> str:
         """A `--tx` spec. What is left there at its end is listed in `left(name)`."""
         listing = self.base / f"{name}.left"
-        after = f"find {self.temporary} {self.out} -mindepth 1 ! -path '{self.temporary}/pytest-of-*' >> {listing}"
+        find = f"find {self.temporary} {self.out} -mindepth 1 ! -path '{self.temporary}/pytest-of-*'"
+        # A worker that was killed leaves its servers, which end by themselves, a moment later.
+        after = f"for i in $(seq 100); do [ -z \"$({find})\" ] && break; sleep 0.1; done; {find} > {listing}.new"
+        after += f"; mv {listing}.new {listing}"
         return other_host.interpreter(self.base / name, self.temporary, self.out, after=after, **more)
 
     def left(self, name: str = "other") -> str | None:
         """None when the shell that lists it was ended first: execnet gives a worker ten seconds to leave."""
         listing = self.base / f"{name}.left"
-        return listing.read_text(encoding="utf-8") if until(listing.exists, 15) else None
+        return listing.read_text(encoding="utf-8") if until(listing.exists, 40) else None
 
     def arguments(self, *arguments: str) -> list[str]:
         return [*LOCAL, "-d", *arguments, f"--ctx-out={self.out}"]
