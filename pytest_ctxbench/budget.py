@@ -13,7 +13,6 @@ counts for the session that goes on with it. A session that ends by itself remov
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import json
 import os
@@ -168,8 +167,10 @@ class Budget:
         `BudgetExhausted` when it never will."""
 
         async def before_call(worst_case_usd: float) -> None:
+            from asyncio import sleep
+
             while not self._reserve(run, spent_so_far(), worst_case_usd):  # noqa: ASYNC110 - other processes shrink it
-                await asyncio.sleep(_POLL_S)
+                await sleep(_POLL_S)
 
         return before_call
 

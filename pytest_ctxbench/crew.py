@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .budget import Budget
 from .config import Bench
-from .errors import BudgetExhausted, EndpointError, HarnessError, VerifierError
+from .errors import BudgetExhausted, EndpointError, HarnessError, LeftPending, VerifierError
 from .executor import Executor, Queue
-from .flight import Attempt, LeftPending
+from .flight import Attempt
 from .holds import Holds
 from .local.keeper import HOLD, is_down
 from .options import Settings

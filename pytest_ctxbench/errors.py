@@ -22,6 +22,7 @@ __all__ = [
     "CtxbenchError",
     "EndpointError",
     "HarnessError",
+    "LeftPending",
     "ProviderError",
     "VerifierError",
 ]
@@ -37,6 +38,10 @@ class ConfigError(CtxbenchError):
 
 class BudgetExhausted(CtxbenchError):
     """The next model call could go past the budget; the run is left pending."""
+
+
+class LeftPending(Exception):
+    """The run was not started, or not ended; `str()` says why. Nothing is wrong with the run."""
 
 
 class HarnessError(CtxbenchError):

@@ -10,9 +10,10 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from .budget import Budget
 from .config import Bench
 from .entries import DEFAULT_SET
 from .errors import EndpointError, HarnessError
+from .holds import PREFLIGHT_DONE, SOURCES_RIGHT
 from .loop_thread import LoopThread
 from .machine_lock import lock_path, try_lock
 from .plan import PlannedRun
@@ -31,12 +33,8 @@ if TYPE_CHECKING:
     from .services import Services
     from .verifier import Verifier
 
-__all__ = ["PREFLIGHT_DONE", "Executor", "Queue"]
+__all__ = ["Executor", "Queue"]
 
-#: A file of the session's folder: the source tables were counted and right, and nothing has landed in them since.
-SOURCES_RIGHT = "sources.right"
-#: Another: the queue could be read and emptied once.
-PREFLIGHT_DONE = "preflight.done"
 #: How the embedded endpoint names itself over MCP.
 EMBEDDED = "ctxbench"
 
@@ -49,13 +47,25 @@ class Queue:
     source_counts: dict[str, int]
 
 
-def _import_for(provider: str) -> None:
-    from importlib import import_module
-
-    from .agent.dialects import import_sdk
-
-    import_module("mcp.client.streamable_http")
-    import_sdk(provider)
+#: Modules of ours that runs import. pytest rewrites a plugin's modules when they are imported first, and two threads
+#: that parse source at once break each other in CPython 3.11 ("AST constructor recursion depth mismatch"): so they are
+#: there before a run starts.
+_OF_EVERY_RUN = (
+    "runner",
+    "mcp_session",
+    "verifier",
+    "connect_ai",
+    "systems",
+    "dataset",
+    "goldens",
+    "results",
+    "agent.loop",
+    "agent.dialects.anthropic",
+    "agent.dialects.google",
+    "agent.dialects.openai",
+    "agent.dialects.openai_compat",
+    "agent.dialects.xai",
+)
 
 
 class Executor:
@@ -82,7 +92,7 @@ class Executor:
         self._http: HttpPool | None = None
         self._verifier: Verifier | None = None
         self._counting = asyncio.Lock()
-        self._warm: set[str] = set()
+        self._imported: set[str] = set()
 
     @property
     def services(self) -> Services:
@@ -96,13 +106,27 @@ class Executor:
             self._http = HttpPool()
         return self._http
 
+    def import_ahead(self, providers: Iterable[str]) -> None:
+        """Import what runs need, before one is in flight. The processes of a session take turns, as many at once as
+        there are cores: side by side, each would be ready as late as the last."""
+        with self._one_of([self._folder / f"import-{number}.lock" for number in range(os.cpu_count() or 1)]):
+            for name in _OF_EVERY_RUN:
+                import_module(f"{__package__}.{name}")
+            import_module("mcp.client.streamable_http")
+            for provider in providers:
+                self._import_sdk(provider)
+
+    def _import_sdk(self, provider: str) -> None:
+        if provider not in self._imported:
+            from .agent.dialects import import_sdk
+
+            import_sdk(provider)
+            self._imported.add(provider)
+
     async def warm_up(self, planned: PlannedRun) -> None:
-        """Import what the run needs, once, before its clock starts. On the loop's own thread: what runs in flight
+        """What was not imported ahead, before the run's clock starts. On the loop's own thread: what runs in flight
         import meanwhile must not meet half of a package that another thread imports."""
-        provider = planned.model.provider
-        if provider not in self._warm:
-            _import_for(provider)
-            self._warm.add(provider)
+        self._import_sdk(planned.model.provider)
 
     @asynccontextmanager
     async def open_session(self, planned: PlannedRun) -> AsyncIterator[McpSession]:
@@ -124,7 +148,13 @@ class Executor:
     @contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
         """Wait for `name` (see `queue_lock`) and hold it."""
-        while (file := try_lock(self.queue_lock(name))) is None:
+        with self._one_of([self.queue_lock(name)]):
+            yield
+
+    @contextmanager
+    def _one_of(self, locks: Sequence[Path]) -> Iterator[None]:
+        """Wait for one of the locks and hold it."""
+        while (file := next((f for f in map(try_lock, locks) if f is not None), None)) is None:
             self._check()
             time.sleep(0.02)
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .flight import LeftPending
+from .errors import LeftPending
 from .plan import PlannedRun
 from .record_view import RunResult
 
@@ -39,7 +39,7 @@ def _ctx_executor(_ctx_session: BenchSession) -> Iterator[Executor]:
 
 
 @pytest.fixture(scope="session")
-def _ctx_flight(_ctx_session: BenchSession, _ctx_executor: Executor, ctx_endpoint: Services) -> Iterator[Flight]:
+def _ctx_flight(_ctx_session: BenchSession, _ctx_executor: Executor) -> Iterator[Flight]:
     """What executes the process's runs, those of later items too."""
     from .flight import rarer_collections
 
@@ -82,7 +82,7 @@ def _ctx_attempt(
     """This item's try at its run, which may have been started ahead."""
     from .session import ATTEMPT
 
-    _ctx_session.expect_runs(request.node)
+    _ctx_session.expect_runs()
     attempt = _ctx_flight.attempt(ctx_run)
     request.node.stash[ATTEMPT] = attempt
     yield attempt

@@ -27,7 +27,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .errors import CtxbenchError, HarnessError
+from .errors import CtxbenchError, HarnessError, LeftPending
 from .plan import PlannedRun
 from .records import RunKey
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .loop_thread import LoopThread
     from .mcp_session import McpSession
 
-__all__ = ["Attempt", "Crew", "Flight", "LeftPending", "rarer_collections"]
+__all__ = ["Attempt", "Crew", "Flight", "rarer_collections"]
 
 T = TypeVar("T")
 
@@ -46,10 +46,6 @@ _RETRY_S = 0.02
 #: Of the collector of cycles. More in the second and third place would keep the cycles of ended runs for too long.
 _GC_THRESHOLDS = (5_000, 10, 10)
 _CURRENT: ContextVar[Attempt | None] = ContextVar("ctxbench_attempt", default=None)
-
-
-class LeftPending(Exception):
-    """The run was not started, or not ended; `str()` says why. No error: nothing is wrong with the run."""
 
 
 class Crew(Protocol):

@@ -11,7 +11,12 @@ from pathlib import Path
 
 from .records import safe_id
 
-__all__ = ["Holds"]
+__all__ = ["PREFLIGHT_DONE", "SOURCES_RIGHT", "Holds"]
+
+#: A file of the session's folder: the source tables were counted and right, and nothing has landed in them since.
+SOURCES_RIGHT = "sources.right"
+#: Another: the queue could be read and emptied once.
+PREFLIGHT_DONE = "preflight.done"
 
 _IN_A_ROW = 3
 

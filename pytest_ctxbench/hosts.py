@@ -13,7 +13,6 @@ a run has ended, with the transcript), `bye`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gzip
 import json
@@ -28,8 +27,7 @@ from typing import Any
 from . import __version__
 from .budget import Budget
 from .errors import BudgetExhausted, CtxbenchError, HarnessError
-from .executor import SOURCES_RIGHT
-from .holds import Holds
+from .holds import SOURCES_RIGHT, Holds
 from .records import SCHEMA_VERSION, RunKey
 from .store import RecordStore, key_of, write_atomically
 from .verified_prices import VerifiedPrices
@@ -236,7 +234,9 @@ class RemoteBudget(Budget):
 
         async def before_call(worst_case_usd: float) -> None:
             await reserve(worst_case_usd)
-            await asyncio.to_thread(self._tell, self.spent())
+            from asyncio import to_thread
+
+            await to_thread(self._tell, self.spent())
 
         return before_call
 

@@ -7,7 +7,6 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,6 +97,8 @@ class LocalServices:
         if emulator:
             see_why = "`python -m pytest_ctxbench.local.emulator`"
             keepers["emulator"] = self._keeper("the provider emulator", "emulator", self._emulator, see_why)
+        from concurrent.futures import ThreadPoolExecutor, wait
+
         pool = ThreadPoolExecutor(2)
         try:
             futures = {name: pool.submit(keeper.start) for name, keeper in keepers.items()}

@@ -19,10 +19,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-from urllib.request import getproxies
 
 import pytest
 
@@ -30,9 +28,8 @@ from .budget import Budget
 from .config import Bench, load_bench
 from .entries import load_set
 from .errors import ConfigError, CtxbenchError, HarnessError, VerifierError
-from .executor import PREFLIGHT_DONE, SOURCES_RIGHT
 from .fingerprint import fingerprints
-from .holds import Holds
+from .holds import PREFLIGHT_DONE, SOURCES_RIGHT, Holds
 from .hosts import CHANNEL, Hosts, RemoteBudget, RemoteStore, ToController, part_of_caps
 from .log_redaction import hide_in_logs
 from .options import Settings, resolve
@@ -63,25 +60,6 @@ if TYPE_CHECKING:
     from .scheduling import PlanScheduling, Rules
 
 __all__ = ["ATTEMPT", "BENCH_SESSION", "BenchSession", "register"]
-
-#: What runs import. pytest rewrites a plugin's modules when they are imported first, and two threads that parse source
-#: at once break each other in CPython 3.11 ("AST constructor recursion depth mismatch"): so before a run starts.
-_OF_EVERY_RUN = (
-    "runner",
-    "mcp_session",
-    "verifier",
-    "connect_ai",
-    "systems",
-    "dataset",
-    "goldens",
-    "results",
-    "agent.loop",
-    "agent.dialects.anthropic",
-    "agent.dialects.google",
-    "agent.dialects.openai",
-    "agent.dialects.openai_compat",
-    "agent.dialects.xai",
-)
 
 BENCH_SESSION: pytest.StashKey[BenchSession] = pytest.StashKey()
 RUN: pytest.StashKey[PlannedRun] = pytest.StashKey()
@@ -128,6 +106,7 @@ class BenchSession:
         self._services: Services | None = None
         self._planned: list[PlannedRun] = []
         self._items: list[pytest.Item] = []
+        self._item: pytest.Item | None = None  # the one at hand
         self._expected: set[int] = set()
         self._flight: Flight | None = None
         self._reasons: dict[str, str] = {}
@@ -477,13 +456,14 @@ class BenchSession:
         return error_class is None and fingerprint is not None and wanted is not None and fingerprint == wanted[0]
 
     def flight(self, executor: Executor) -> Flight:
-        """What executes this process's runs. The services are there."""
+        """What executes this process's runs; what they import is there afterwards."""
         from .claims import Claims
         from .crew import SessionCrew
         from .flight import Flight
 
-        for name in _OF_EVERY_RUN:
-            import_module(f"{__package__}.{name}")
+        executor.import_ahead(self._providers_ahead())
+        # Imports take longer than the servers, which start meanwhile.
+        executor.services  # noqa: B018
         crew = SessionCrew(
             self.settings,
             self.bench,
@@ -503,26 +483,38 @@ class BenchSession:
         """Whether the run was started ahead in this process, and its item has not come yet."""
         return self._flight is not None and self._flight.began(planned)
 
-    def expect_runs(self, item: pytest.Item | None = None) -> None:
-        """Tell the flight which runs come after this item: all of them, or in a worker those that it was sent."""
-        if self._flight is None or self.settings.concurrency == 1:
+    def expect_runs(self) -> None:
+        """Tell the flight which runs come next: all of them, or in a worker those that it was sent."""
+        if self._flight is None or self.settings.concurrency == 1 or (self.is_main and self._expected):
             return
+        new = [index for index in self._coming() if index not in self._expected]
+        self._expected.update(new)
+        runs = [self._items[index] for index in new]
+        self._flight.expect(
+            [i.stash[RUN] for i in runs if RUN in i.stash and "ctx_record" in getattr(i, "fixturenames", ())]
+        )
+
+    def _coming(self) -> Sequence[int]:
+        """Indices of the items from the one at hand on; in a worker, of those that it was sent and has not begun."""
         if self.is_main:
-            if item is not None and not self._expected:
-                self._expected.update(range(len(self._items)))
-                self._expect(self._items[self._items.index(item) :])
-            return
+            return range(0 if self._item is None else self._items.index(self._item), len(self._items))
         from .scheduling import sent_items
 
-        new = [index for index in sent_items(self.config) if index not in self._expected]
-        self._expected.update(new)
-        self._expect([self._items[index] for index in new])
+        return sent_items(self.config)
 
-    def _expect(self, items: Sequence[pytest.Item]) -> None:
-        assert self._flight is not None
-        self._flight.expect(
-            [i.stash[RUN] for i in items if RUN in i.stash and "ctx_record" in getattr(i, "fixturenames", ())]
-        )
+    def _providers_ahead(self) -> list[str]:
+        """Of the run at hand and of those that will be in flight beside it, which a later import would hold up."""
+        from .crew import missing_key
+
+        items = [] if self._item is None else [self._item]
+        if self.settings.concurrency > 1:
+            items += [self._items[index] for index in self._coming()]
+        found: dict[str, None] = {}
+        for planned in (item.stash[RUN] for item in items if RUN in item.stash):
+            provider = planned.model.provider
+            if provider not in found and missing_key(planned, self.settings) is None and self.finished(planned) is None:
+                found[provider] = None
+        return list(found)
 
     def skip_if_blocked(self, planned: PlannedRun) -> None:
         from .crew import missing_key, why_held
@@ -537,6 +529,8 @@ class BenchSession:
     @cached_property
     def hidden(self) -> frozenset[str]:
         """Every secret that this session knows: whatever a server repeats, none is stored or shown."""
+        from urllib.request import getproxies
+
         env = self.settings.env
         names = {"CDATA_ACCESS_TOKEN", *(model.key_env for model in self.bench.models if model.key_env)}
         found = {env[name] for name in names if env.get(name)} | {self.secrets.password, self.secrets.control}
@@ -554,6 +548,10 @@ class BenchSession:
         return RunResult(record, score, self.context.rubric.success_correctness)
 
     # -- reports
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._item = item
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:

@@ -26,6 +26,7 @@ there is the machine's. Needs /proc.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import itertools
 import json
@@ -197,28 +198,34 @@ class Soak:
             )  # fmt: skip
         ended_by: signal.Signals | None = None
         done, moved_at, sampled_at, said_at = -1, time.monotonic(), 0.0, time.monotonic()
-        while process.poll() is None:
-            now = time.monotonic()
-            if (count := self.done(out)) != done:
-                done, moved_at = count, now
-            if now - moved_at > self.options.stall:
-                os.killpg(process.pid, signal.SIGKILL)
+        try:
+            while process.poll() is None:
+                now = time.monotonic()
+                if (count := self.done(out)) != done:
+                    done, moved_at = count, now
+                if now - moved_at > self.options.stall:
+                    raise Failed(f"{leg.name}: no run ended for {self.options.stall:.0f} s; see {log}")
+                if now - sampled_at > 1.0:
+                    sampled_at = now
+                    self.note_ports()
+                    if memory is not None:
+                        memory.take(process.pid, done)
+                if now - said_at > 15.0:
+                    said_at = now
+                    self.say(
+                        f"{leg.name}, {out.name}: {done} of {leg.runs} runs, session {number}, {len(plan)} strikes left"
+                    )
+                if plan and done >= plan[0].at and ended_by is None and self.strike(process.pid, plan[0]):
+                    strike = plan.popleft()
+                    ended_by = strike.number if strike.kind == "controller" else None
+                time.sleep(0.1)
+        finally:
+            if process.poll() is None:  # it stalled, or the soak itself is interrupted
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_CALM_S)
+                process.kill()
                 process.wait()
-                raise Failed(f"{leg.name}: no run ended for {self.options.stall:.0f} s; see {log}")
-            if now - sampled_at > 1.0:
-                sampled_at = now
-                self.note_ports()
-                if memory is not None:
-                    memory.take(process.pid, done)
-            if now - said_at > 15.0:
-                said_at = now
-                self.say(
-                    f"{leg.name}, {out.name}: {done} of {leg.runs} runs, session {number}, {len(plan)} strikes left"
-                )
-            if plan and done >= plan[0].at and ended_by is None and self.strike(process.pid, plan[0]):
-                strike = plan.popleft()
-                ended_by = strike.number if strike.kind == "controller" else None
-            time.sleep(0.1)
         expected = {signal.SIGINT: {2}, signal.SIGTERM: {2}, signal.SIGKILL: {-9}}.get(ended_by, {0, 1, 2})
         # A signal that comes when everything is done ends nothing.
         if process.returncode not in {*expected, 0, 1}:
@@ -413,6 +420,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--stall", type=float, default=300.0, metavar="S", help="give up when no run ends for so long")
     parser.add_argument("--out", type=Path, default=None, help="keep everything in this new folder")
     options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     options.seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     folder = options.out or Path(tempfile.mkdtemp(prefix="soak-"))
     folder = folder.absolute()
@@ -422,6 +430,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         problems = soak(options, folder)
     except Failed as error:
         problems = [str(error)]
+    except KeyboardInterrupt:
+        problems = ["interrupted"]
     for problem in problems:
         print(f"FAIL: {problem}")
     if problems:

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from pytest_ctxbench.claims import Claims
-from pytest_ctxbench.errors import HarnessError
-from pytest_ctxbench.flight import Attempt, Flight, LeftPending, rarer_collections
+from pytest_ctxbench.errors import HarnessError, LeftPending
+from pytest_ctxbench.flight import Attempt, Flight, rarer_collections
 from pytest_ctxbench.loop_thread import LoopThread
 from pytest_ctxbench.models import Model
 from pytest_ctxbench.plan import PlannedRun
