@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from .agent.types import Limits
 from .entries import DEFAULT_SET, joined, load_set
 from .errors import ConfigError
 from .layout import Layout
+from .limits import Limits
 from .models import DIALECTS, EFFORT_LADDERS, Model, Price, RateCard
 from .pricing import with_anthropic_cache_writes
 from .records import CONDITIONS, item_slug

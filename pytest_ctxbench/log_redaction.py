@@ -13,13 +13,13 @@ __all__ = ["hide_in_logs"]
 _FORMATTER = logging.Formatter()
 
 
-def hide_in_logs(secrets: frozenset[str]) -> Callable[[], None]:
+def hide_in_logs(known: Callable[[], frozenset[str]]) -> Callable[[], None]:
     """From now on no log record of this process holds a secret, in its message or its traceback; call the result to
-    end that."""
+    end that. `known` gives the secrets; it is asked at each record."""
     former = logging.getLogRecordFactory()
 
     def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = former(*args, **kwargs)
+        record, secrets = former(*args, **kwargs), known()
         try:
             message = record.getMessage()
         except Exception:  # a wrong call of somebody's logger: logging reports it, with the arguments

@@ -30,7 +30,6 @@ from .entries import load_set
 from .errors import ConfigError, CtxbenchError, HarnessError, VerifierError
 from .fingerprint import fingerprints
 from .holds import PREFLIGHT_DONE, SOURCES_RIGHT, Holds
-from .hosts import CHANNEL, Hosts, RemoteBudget, RemoteStore, ToController, part_of_caps
 from .log_redaction import hide_in_logs
 from .options import Settings, resolve
 from .plan import Plan, PlannedRun, build_plan, sharded
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from .executor import Executor
     from .flight import Attempt, Flight
     from .gates import Gate
+    from .hosts import Hosts, ToController
     from .models import Model
     from .results import RunState
     from .runner import RunContext
@@ -76,13 +76,23 @@ def register(config: pytest.Config) -> None:
     try:
         session = BenchSession(config)
     except ConfigError as error:
-        channel = getattr(config, "workerinput", {}).get(CHANNEL)
-        if channel is not None:
-            ToController(channel).refuse(str(error))
+        controller = controller_of(config)
+        if controller is not None:
+            controller.refuse(str(error))
         raise pytest.UsageError(str(error)) from None
     config.stash[BENCH_SESSION] = session
     config.pluginmanager.register(fixtures, "ctxbench-fixtures")
     config.pluginmanager.register(session, "ctxbench-session")
+
+
+def controller_of(config: pytest.Config) -> ToController | None:
+    """In a worker that may be on another machine: its channel to the controller."""
+    if not hasattr(config, "workerinput"):
+        return None
+    from .hosts import CHANNEL, ToController
+
+    channel = config.workerinput.get(CHANNEL)
+    return None if channel is None else ToController(channel)
 
 
 class BenchSession:
@@ -124,8 +134,7 @@ class BenchSession:
         if worker is not None:
             given = json.loads(worker["ctxbench"])
             self.is_remote = given is None
-            if CHANNEL in worker:
-                self._controller = ToController(worker[CHANNEL])
+            self._controller = controller_of(config)
         if worker is None or self.is_remote:
             if self.is_remote:
                 sweep_folders(Path(tempfile.gettempdir()))
@@ -146,10 +155,12 @@ class BenchSession:
         else:
             self.store = RecordStore(self.settings.out)
             self.budget = Budget(ledger, self.settings.budget_usd)
-        self._end_of_hiding = hide_in_logs(self.hidden)
+        self._end_of_hiding = hide_in_logs(lambda: self.hidden)
 
     def _begin_elsewhere(self, controller: ToController, ledger: Path) -> Budget:
         """In a remote worker: with records and budget of its own, under the controller's orders."""
+        from .hosts import RemoteBudget, RemoteStore
+
         budget = RemoteBudget(ledger, self.settings.budget_usd, controller.enter_spending)
 
         def sent(store: RecordStore, key: RunKey) -> None:
@@ -164,6 +175,8 @@ class BenchSession:
 
     def _leave_elsewhere(self) -> None:
         """At the end of a remote worker, or when its controller is gone, which execnet gives it seconds to survive."""
+        from .hosts import RemoteStore
+
         with self._leaving:
             if isinstance(self.store, RemoteStore) and self._controller is not None and self.folder.exists():
                 lost = self._controller.unconfirmed()
@@ -460,6 +473,7 @@ class BenchSession:
         from .claims import Claims
         from .crew import SessionCrew
         from .flight import Flight
+        from .hosts import part_of_caps
 
         executor.import_ahead(self._providers_ahead())
         # Imports take longer than the servers, which start meanwhile.
@@ -644,6 +658,8 @@ class BenchSession:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
+        from .hosts import CHANNEL
+
         worker = self.hosts.add(node)
         given = None
         if not self.hosts.is_remote(worker):
@@ -671,6 +687,8 @@ class BenchSession:
 
     @cached_property
     def hosts(self) -> Hosts:
+        from .hosts import Hosts
+
         return Hosts(
             self.folder,
             self.store,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import ConfigError
-from .loop_thread import run_once
 
 if TYPE_CHECKING:
     from .config import Bench
@@ -33,6 +32,7 @@ class VerifiedPrices:
         if not models:
             return []
         from . import price_check
+        from .loop_thread import run_once
 
         findings = run_once(price_check.check_prices(models, bench.services, env))
         different = [f for f in findings.values() if f.status == "different"]

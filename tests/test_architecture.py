@@ -25,7 +25,7 @@ LAYERS = (
     ("store", "merging", "budget", "estimate", "holds", "fingerprint", "timing", "machine_lock", "aggregate", "summary",
      "effects", "gates", "adoption", "generate"),
     ("goldens", "large_files", "dataset", "entries", "plan", "config", "scoring", "pricing"),
-    ("agent.types", "models", "usage", "records", "columns", "layout", "redaction", "log_redaction", "errors",
+    ("agent.types", "limits", "models", "usage", "records", "columns", "layout", "redaction", "log_redaction", "errors",
      "agent"),
 )  # fmt: skip
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_ctxbench.limits import Limits
 from pytest_ctxbench.usage import Usage
 
 __all__ = ["CallTool", "Conversation", "Limits", "ToolOutcome", "ToolSpec", "ToolTimeout"]
@@ -36,21 +37,6 @@ class ToolTimeout(Exception):
 
 CallTool = Callable[[str, dict[str, Any]], Awaitable[ToolOutcome]]
 """Raises `ToolTimeout` (failed run) or `errors.EndpointError` (harness error)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Design 1: the same in every condition."""
-
-    turn_cap: int = 40
-    result_chars: int = 8_000
-    search_result_chars: int = 32_000
-    tool_deadline_s: float = 1_800.0
-    model_timeout_s: float = 900.0
-    max_retries: int = 6
-    backoff_base_s: float = 1.0
-    backoff_cap_s: float = 60.0
-    retry_after_cap_s: float = 300.0
 
 
 @dataclass(slots=True)
