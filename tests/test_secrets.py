@@ -11,14 +11,17 @@ import gzip
 import json
 import os
 import re
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
-from bench import ROOT, Outcome, bench
+from bench import ROOT, Outcome, bench, command, environment
 from fault_proxy import FaultProxy, Status, credentials
+from processes import of_kind, until
 from serving import Served
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -261,6 +264,43 @@ def test_good_answers_that_repeat_the_key(proxy: FaultProxy, tmp_path: Path, mon
     seen.rename(folder / "out" / "hook.txt")
     # The logs too: at level DEBUG the libraries write down what a provider answered.
     assert leaks(outcome, folder) == []
+
+
+def test_servers_do_not_get_them_and_a_crash_does_not_show_them(tmp_path: Path):
+    """The embedded servers and their engines; a worker that dies of a fault in C prints where each thread was."""
+    temporary, out = tmp_path / "tmp", tmp_path / "out"
+    temporary.mkdir()
+    with open(tmp_path / "log.txt", "wb") as log:
+        process = subprocess.Popen(
+            command(*TALKATIVE, "--ctx-local", "--ctx-runs", "3", "-n", "2", "--ctx-out", out),
+            cwd=ROOT, env=environment(TMPDIR=str(temporary), **SECRETS), stdin=subprocess.DEVNULL, stdout=log,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            assert until(lambda: list(out.glob("runs/*.json")), 200)
+            pids = {kind: of_kind(process.pid, kind) for kind in ("server", "engine", "emulator", "worker")}
+            assert all(pids.values()), pids
+            given = {
+                kind: b"".join(Path(f"/proc/{pid}/environ").read_bytes() for pid in found)
+                for kind, found in pids.items()
+            }
+            assert all(value.encode() in given["worker"] for value in KEYS.values())
+            for kind in ("server", "engine", "emulator"):
+                assert b"unmistakable" not in given[kind], kind
+            os.kill(pids["worker"][0], signal.SIGSEGV)
+            assert until(lambda: b"Fatal Python error" in (tmp_path / "log.txt").read_bytes(), 100)
+            process.send_signal(signal.SIGTERM)
+            process.wait(200)
+        finally:
+            process.kill()
+            process.wait()
+    for kind in ("inspect", "otel"):
+        done = subprocess.run(
+            ["ctxbench", "export", "--format", kind, "--out", out], env=environment(**SECRETS), cwd=tmp_path,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0 or "inspect" in done.stderr, done.stderr
+    assert leaks(Outcome(0, "", ""), tmp_path) == []
 
 
 def test_passwords_in_the_urls_of_services_and_proxies(proxy: FaultProxy, tmp_path: Path):
