@@ -10,9 +10,11 @@ the session adds: hand-overs, fresh databases, workers that wait.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -75,6 +77,13 @@ def main() -> None:
     print(
         f"{len(spans)} runs, {args.workers} workers x {args.concurrency}: {window:.1f} s; a1 runs one after the other "
         f"{writes:.1f} s, all shared out {shared:.1f} s: {window / bound:.2f}x the larger"
+    )
+    first = min(begun for _, begun, _, _ in spans)
+    queue = sorted((begun - first, end - first) for task, begun, end, _ in spans if task == "a1")
+    gaps = [later[0] - earlier[1] for earlier, later in itertools.pairwise(queue)]
+    print(
+        f"the first a1 run begins after {queue[0][0]:.1f} s, the last one ends after {queue[-1][1]:.1f} s; between two "
+        f"{statistics.median(gaps):.3f} s (median), {sum(gaps):.1f} s in all"
     )
 
 

@@ -47,6 +47,8 @@ class Queue:
     source_counts: dict[str, int]
 
 
+#: What the MCP client and the verifier's import at their first request otherwise.
+_CLIENTS = ("mcp.client.streamable_http", "httpx2", "httpcore2")
 #: Modules of ours that runs import. pytest rewrites a plugin's modules when they are imported first, and two threads
 #: that parse source at once break each other in CPython 3.11 ("AST constructor recursion depth mismatch"): so they are
 #: there before a run starts.
@@ -106,13 +108,16 @@ class Executor:
             self._http = HttpPool()
         return self._http
 
-    def import_ahead(self, providers: Iterable[str]) -> None:
+    def import_ahead(self, providers: Iterable[str], *, for_write: bool) -> None:
         """Import what runs need, before one is in flight. The processes of a session take turns, as many at once as
-        there are cores: side by side, each would be ready as late as the last."""
-        with self._one_of([self._folder / f"import-{number}.lock" for number in range(os.cpu_count() or 1)]):
+        there are cores: side by side, each would be ready as late as the last. `for_write`: a writing run is the first;
+        there is one more turn for these, since the writing runs of all processes follow each other."""
+        turns = [*range(os.cpu_count() or 1), *(["write"] if for_write else [])]
+        with self._one_of([self._folder / f"import-{turn}.lock" for turn in turns]):
             for name in _OF_EVERY_RUN:
                 import_module(f"{__package__}.{name}")
-            import_module("mcp.client.streamable_http")
+            for name in _CLIENTS:
+                import_module(name)
             for provider in providers:
                 self._import_sdk(provider)
 

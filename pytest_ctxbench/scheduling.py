@@ -7,7 +7,8 @@ A worker starts an item only when it holds the one after it, or has been told to
 sent cannot be taken back.
 
 One run at a time in a worker: every node has at most two items, the first of which runs once it has a follower; an
-item waits by not being given one. Exclusive runs follow each other on one node, so that nobody waits for them.
+item waits by not being given one. Exclusive runs follow each other on one node, so that nobody waits for them; that
+node is sent a third, so that from one to the next it does not wait for the controller.
 
 More than one (`flight`): a node is sent twice as many items as it has runs in flight, because it reports them in
 order, and one that takes long must not hold up what it could start meanwhile. The rules then are the workers' own
@@ -55,7 +56,7 @@ class Places(Protocol):
 @dataclass(slots=True)
 class _Node:
     queue: list[int] = field(default_factory=list)  # the first one runs, or will
-    running: bool = False  # the head has been started
+    cleared: int = 0  # so many of them run without another word from here, one after the other
     ready: bool = False  # its collection has arrived
     providers: set[str | None] = field(default_factory=set)
 
@@ -172,7 +173,7 @@ class PlanScheduling:
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
         state = self._nodes[node]
         state.queue.remove(item_index)
-        state.running = False
+        state.cleared = max(0, state.cleared - 1)
         self._pump()
 
     def mark_test_pending(self, item: str) -> None:
@@ -188,7 +189,7 @@ class PlanScheduling:
         state = self._nodes.pop(node)
         if not state.queue:
             return None
-        crashed = state.queue.pop(0) if state.running else None
+        crashed = state.queue.pop(0) if state.cleared else None
         self._put_back(state.queue)
         self._pump()
         return None if crashed is None or self.collection is None else self.collection[crashed]
@@ -233,49 +234,48 @@ class PlanScheduling:
     # -- policy: one run at a time in a worker
 
     def _usage(self, *, loaded: bool) -> tuple[set[str], dict[str, int]]:
-        """What runs now, or, with `loaded`, what runs or is held by a node."""
+        """What runs now or is cleared to, or, with `loaded`, all that is held by a node."""
         exclusive: set[str] = set()
         lanes: dict[str, int] = {}
         for state in self._nodes.values():
-            indices = state.queue if loaded else state.queue[:1] if state.running else []
-            for index in indices:
-                rules = self._rules[index]
-                if rules.exclusive:
-                    exclusive.add(rules.exclusive)
-                if rules.lane:
-                    lanes[rules.lane] = lanes.get(rules.lane, 0) + 1
+            rules = [self._rules[index] for index in (state.queue if loaded else state.queue[: state.cleared])]
+            exclusive |= {r.exclusive for r in rules if r.exclusive}
+            # A node runs one at a time: each lane once, whatever it holds.
+            for lane in {r.lane for r in rules if r.lane}:
+                lanes[lane] = lanes.get(lane, 0) + 1
         return exclusive, lanes
 
     def _fits(self, rules: Rules, exclusive: set[str], lanes: dict[str, int]) -> bool:
         free = rules.exclusive is None or rules.exclusive not in exclusive
         return free and (rules.lane is None or lanes.get(rules.lane, 0) < self._caps.get(rules.lane, 1 << 30))
 
-    def _choose(self, node: WorkerController, head: int | None) -> int | None:
-        """The next pending item for a node: one that can run as soon as its turn comes, the plan's order first. None
-        when it may take nothing of what is left.
+    def _choose(self, node: WorkerController) -> int | None:
+        """The next pending item for a node: one that can run as soon as what the node holds has ended, the plan's order
+        first. None when it may take nothing of what is left.
 
-        After an exclusive head comes the next exclusive run, on the same node; for an idle node an exclusive run is
+        After an exclusive run comes the next exclusive one, on the same node; for an idle node an exclusive run is
         preferred while nobody holds one, because these cannot be spread later.
         """
+        state = self._nodes[node]
+        held = [self._rules[index] for index in state.queue]
         exclusive, lanes = self._usage(loaded=True)
-        preferred: int | None = None
+        exclusive -= {r.exclusive for r in held if r.exclusive}
+        for lane in {r.lane for r in held if r.lane}:
+            lanes[lane] -= 1
 
         def may_take(rules: Rules) -> bool:
             return self._may_take(node, rules)
 
-        if head is not None:
-            rules = self._rules[head]
-            if rules.lane:
-                lanes[rules.lane] -= 1  # the head will have ended
-            if rules.exclusive:
-                exclusive.discard(rules.exclusive)
-                name = rules.exclusive
-                preferred = self._first_of(
-                    lambda r: r.exclusive == name and may_take(r) and self._fits(r, exclusive, lanes)
-                )
-        else:
+        preferred: int | None = None
+        if not held or held[-1].exclusive:
+            wanted = held[-1].exclusive if held else None
             preferred = self._first_of(
-                lambda r: r.exclusive is not None and may_take(r) and self._fits(r, exclusive, lanes)
+                lambda r: (
+                    r.exclusive is not None
+                    and wanted in (None, r.exclusive)
+                    and may_take(r)
+                    and self._fits(r, exclusive, lanes)
+                )
             )
         running_exclusive, running = self._usage(loaded=False)
         choices = (
@@ -288,27 +288,46 @@ class PlanScheduling:
 
     def _take_turns(self, usable: list[WorkerController]) -> None:
         for node in usable:
-            if not self._nodes[node].queue and (first := self._choose(node, None)) is not None:
+            if not self._nodes[node].queue and (first := self._choose(node)) is not None:
                 self._send(node, first)
         waiting = sorted(
-            (n for n, s in self._nodes.items() if s.queue and not s.running), key=lambda n: self._nodes[n].queue[0]
+            (n for n, s in self._nodes.items() if s.queue and not s.cleared), key=lambda n: self._nodes[n].queue[0]
         )
         for node in waiting:
             state = self._nodes[node]
-            if not self._fits(self._rules[state.queue[0]], *self._usage(loaded=False)):
+            if self._fits(self._rules[state.queue[0]], *self._usage(loaded=False)):
+                self._clear_next(node)
+            else:
                 # A node that was told to shut down runs what it holds whether we like it or not.
-                state.running = node.shutting_down
-                continue
-            state.running = True
-            if len(state.queue) == 1 and not node.shutting_down:
-                follower = self._choose(node, state.queue[0])
-                if follower is not None:
-                    self._send(node, follower)
-                else:
-                    node.shutdown()
+                state.cleared = len(state.queue) if node.shutting_down else 0
+        for node in usable:
+            if self._follows_at_once(self._nodes[node]):
+                self._clear_next(node)
         for node in usable:
             if not self._nodes[node].queue and not node.shutting_down and not self._has_work_for(node):
                 node.shutdown()
+
+    def _clear_next(self, node: WorkerController) -> None:
+        """Let the node run one more of what it holds: it gets the one after that, or the word that there is none."""
+        state = self._nodes[node]
+        state.cleared += 1
+        if len(state.queue) > state.cleared or node.shutting_down:
+            return
+        follower = self._choose(node)
+        if follower is not None:
+            self._send(node, follower)
+        else:
+            node.shutdown()
+
+    def _follows_at_once(self, state: _Node) -> bool:
+        """Whether the node's second item is an exclusive run that may begin as soon as the first one has ended."""
+        if state.cleared != 1 or len(state.queue) < 2:
+            return False
+        head, second = (self._rules[index] for index in state.queue[:2])
+        if head.exclusive is None or head.exclusive != second.exclusive:
+            return False
+        _, lanes = self._usage(loaded=False)
+        return head.lane == second.lane or self._fits(second, set(), lanes)
 
     # -- policy: many runs in flight in a worker
 
@@ -339,7 +358,7 @@ class PlanScheduling:
             if not node.shutting_down and not self._has_work_for(node):
                 node.shutdown()  # it runs what it holds
         for state in self._nodes.values():
-            state.running = bool(state.queue)
+            state.cleared = len(state.queue)
 
     def _group(self, node: WorkerController) -> str:
         return "" if self._places is None else self._places.group(node)

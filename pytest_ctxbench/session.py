@@ -475,7 +475,8 @@ class BenchSession:
         from .flight import Flight
         from .hosts import part_of_caps
 
-        executor.import_ahead(self._providers_ahead())
+        first = None if self._item is None else self._item.stash.get(RUN, None)
+        executor.import_ahead(self._providers_ahead(), for_write=first is not None and first.exclusive is not None)
         # Imports take longer than the servers, which start meanwhile.
         executor.services  # noqa: B018
         crew = SessionCrew(
