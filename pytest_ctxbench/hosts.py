@@ -355,7 +355,10 @@ class Hosts:
         for argument in arguments:
             path = Path(argument.split("::")[0])
             with contextlib.suppress(OSError):
-                if path.exists() and not any(path == root or root in path.parents for root in copied):
+                # Also where nothing is yet: an output folder must not be refused only at the second session.
+                if (path.is_absolute() or path.exists()) and not any(
+                    path == root or root in path.parents for root in copied
+                ):
                     return (
                         f"{argument}: is a path of this machine, which the worker {spec.chdir or ''} does not have; "
                         "leave it out (the tests are found by themselves), write an option as --option=PATH, or have "

@@ -46,7 +46,7 @@ from .services import (
     make_verifier,
     wait_for_services,
 )
-from .store import RecordStore, process_is_alive
+from .store import RecordStore, key_of, process_is_alive
 from .verified_prices import VerifiedPrices
 
 if TYPE_CHECKING:
@@ -129,7 +129,9 @@ class BenchSession:
         self._verdict: pytest.ExitCode | None = None
         self._from_records = 0
         self._finished: set[RunKey] = set()
-        self._measured = 0
+        self._measured: set[RunKey] = set()
+        self._cost_is_a_bound = False
+        self._has_tests = False
         self._goldens: dict[str, Sequence[dict[str, str]]] = {}
         if worker is not None:
             given = json.loads(worker["ctxbench"])
@@ -209,6 +211,7 @@ class BenchSession:
             raise pytest.UsageError(
                 f"{metafunc.definition.nodeid}: the function's name must hold its task as a word, like test_{task}"
             )
+        self._has_tests = True
         runs = self.plan.of_task(task)
         metafunc.fixturenames.append("ctx_key")
         metafunc.parametrize("ctx_key", runs, ids=[r.key.item_id for r in runs])
@@ -248,6 +251,10 @@ class BenchSession:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._items = session.items
         self._planned = [item.stash[RUN] for item in session.items if RUN in item.stash]
+        if self.is_main and not session.items and not self._has_tests and not session.testsfailed:
+            self._lines.append(
+                "no test of the benchmark was found: start pytest in the project's folder, the one with tests_bench/"
+            )
         if self.is_main and self._planned and not self.config.option.collectonly:
             self._begin(self._planned)
         if self._controller is not None:
@@ -608,7 +615,7 @@ class BenchSession:
             measured = json.loads(record)
             self._report_landed(measured)
             if not rerun:
-                self._measured += 1
+                self._note_measured(measured)
                 if self._local is not None and measured["error"] is None:
                     self._local.note_progress()
                 self.config.hook.pytest_ctxbench_record(record=measured, config=self.config)
@@ -621,6 +628,19 @@ class BenchSession:
                 self.hosts.to_all("hold", "queue", "", text)
         if report.skipped and isinstance(report.longrepr, tuple):
             self._reasons[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
+
+    def _note_measured(self, record: dict[str, Any]) -> None:
+        if (key := key_of(record)) is not None:
+            self._measured.add(key)
+        self._cost_is_a_bound |= bool(record.get("usage_incomplete"))
+
+    def _note_unreported(self) -> None:
+        """A run that had ended before its item came, when the session was stopped, is measured too."""
+        for planned in self._planned:
+            if planned.key in self._measured or planned.key in self._finished:
+                continue
+            if (record := self.finished(planned)) is not None:
+                self._note_measured(record)
 
     def _report_landed(self, record: dict[str, Any]) -> None:
         """At once: until the user has removed them, no further run starts on a live service."""
@@ -830,9 +850,11 @@ class BenchSession:
                 # The exit status is that of gates and harness errors; a run that failed is what gates count.
                 good = results.gates_passed and results.complete and not self._broken
                 self._verdict = pytest.ExitCode.OK if good else pytest.ExitCode.TESTS_FAILED
+            if exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop or session.shouldfail:
+                self._note_unreported()
             self._lines.append(
-                f"this session: {self._measured} runs measured, {self._from_records} reported from earlier records, "
-                f"${spent:.4f} spent"
+                f"this session: {len(self._measured)} runs measured, {self._from_records} reported from earlier "
+                f"records, {'at most ' if self._cost_is_a_bound else ''}${spent:.4f} spent"
                 + (" at the reference agents' nominal prices" if all(p.model.reference for p in self._planned) else "")
             )
         except CtxbenchError as error:

@@ -554,7 +554,7 @@ def document() -> str:
         "",
         "## Processes",
         "",
-        "The proofs are tests of whole sessions; `tox -e soak` does all of it at random.",
+        "The proofs are tests of whole sessions; `python tests/soak.py` does all of it at random.",
         "",
     ]
     lines += _rows(

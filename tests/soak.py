@@ -408,7 +408,12 @@ def soak(options: argparse.Namespace, folder: Path) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--runs", type=int, default=2_000, help="runs in all, about (default: 2000)")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=2_000,
+        help="runs in all, about, and every agent's six cells at least (default: 2000)",
+    )
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
     parser.add_argument(
         "--kills", type=int, default=None, help=f"strikes in each leg (default: runs / {RUNS_PER_STRIKE})"
