@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import json
-import logging
 import os
 import re
 import signal
@@ -18,18 +16,15 @@ from typing import Any
 
 import httpx2
 import pytest
-from attack_files import ACCOUNT, QUEUE, attacks
+from attack_files import ACCOUNT, QUEUE, attacks, open_engine
 from mcp import Client
 from test_endpoint import READ, WRITE, basic, call, control, health, in_session, serve, session
 from test_serve import children
 
-from pytest_ctxbench.dataset import TABLES as FILES
-from pytest_ctxbench.local.engine import Engine, EngineError, EngineLimits, Running, clean
+from pytest_ctxbench.local.engine import Engine, EngineError, Running, clean
 from pytest_ctxbench.local.process import EndpointProcess
 from pytest_ctxbench.local.schema import TABLES
-from pytest_ctxbench.local.template import build_template
 
-DATA = Path(__file__).parents[1] / "data"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 GROUPS = ("files", "catalog", "state", "writes", "tsql", "comments")
 EVERYTHING = ("select", "insert", "delete")
@@ -130,14 +125,7 @@ def test_over_every_way_in(endpoint: EndpointProcess, http: httpx2.Client, group
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
-    headers = {}
-    for name in FILES:
-        with (DATA / name).open(encoding="utf-8", newline="") as handle:
-            headers[name] = next(csv.reader(handle))
-    build_template(None, tmp_path, headers)
-    opened = Engine(EngineLimits(statement_timeout_s=20))
-    opened.open(tmp_path, read_only=False)
+    opened = open_engine(tmp_path)
     yield opened
     opened.close()
 

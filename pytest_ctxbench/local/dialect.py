@@ -259,6 +259,12 @@ def _str(args: list[Any]) -> exp.Expr:
     return exp.Anonymous(this="lpad", expressions=[text, length, exp.Literal.string(" ")])
 
 
+def _age(args: list[Any]) -> exp.Expr:
+    """AGE(date) counts from the clock, which stands still here."""
+    now = [exp.CurrentTimestamp()] if len(args) == 1 else []
+    return exp.Anonymous(this="age", expressions=[exp.cast(node, exp.DType.TIMESTAMP) for node in (*now, *args)])
+
+
 def _datetime(args: list[Any]) -> exp.Expr:
     return exp.cast(args[0], exp.DType.TIMESTAMP)
 
@@ -289,6 +295,7 @@ class ConnectSQL(TSQL):
     class Parser(TSQLParser):
         FUNCTIONS: ClassVar[dict[str, Any]] = {
             **TSQLParser.FUNCTIONS,
+            "AGE": _age,
             "CHOOSE": _choose,
             "CURDATE": _today,
             "DATALENGTH": _named("strlen"),
