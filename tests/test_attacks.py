@@ -24,6 +24,7 @@ from test_serve import children
 from pytest_ctxbench.local.engine import Engine, EngineError, Running, clean
 from pytest_ctxbench.local.process import EndpointProcess
 from pytest_ctxbench.local.schema import TABLES
+from pytest_ctxbench.local.tool_names import FAULT_MARK
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 GROUPS = ("files", "catalog", "state", "writes", "tsql", "comments")
@@ -438,13 +439,97 @@ def test_a_worn_engine_is_replaced_before_it_fails_the_next_statement(
     large = "SELECT COUNT(DISTINCT x) FROM (SELECT range % 1000000 AS x FROM range(1500000)) t"
     restarts = health(hasty)["engines"]["work"]["restarts"]
     for _ in range(2):
-        ask(hasty_http, "SELECT list_transform(range(50000000), x -> repeat('a', 1000))")
+        ask(hasty_http, "SELECT list_transform(range(4000000), x -> repeat('a', 1000))")
         found = ask(hasty_http, large)
         assert "memory" not in str(found.get("error", "")).lower(), found
         pid = health(hasty)["engines"]["work"]["pid"]
         size = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") / 2**20
         assert size < 1_400
     assert health(hasty)["engines"]["work"]["restarts"] - restarts <= 2
+
+
+#: Runs inside one function, which hears no interrupt: the process has to be killed for it.
+DEAF = "SELECT LENGTH(rpad('x', n, 'y')) FROM (SELECT 1500000000 AS n) t"
+
+
+def test_a_statement_that_costs_the_engine_costs_no_row_that_was_written(
+    hasty: EndpointProcess, hasty_http: httpx2.Client
+) -> None:
+    """In a run that writes: its rows so far are there, no half write is, its session goes on, nobody else waits."""
+    names = f"SELECT ACCOUNT_NAME FROM {QUEUE} ORDER BY ID"
+
+    def insert(value: str, source: str = "") -> str:
+        return f"INSERT INTO {QUEUE} (ACCOUNT_NAME) " + (source or f"VALUES ('{value}')")
+
+    async def beside(client: Client, done: asyncio.Future[Any]) -> float:
+        slowest = 0.0
+        while not done.done():
+            started = time.monotonic()
+            failed, text = await call(client, "queryData", query=f"SELECT COUNT(*) FROM {ACCOUNT}")
+            assert not failed, text
+            slowest = max(slowest, time.monotonic() - started)
+            await asyncio.sleep(0.02)
+        return slowest
+
+    async def main() -> None:
+        async with session(hasty, WRITE) as writer, session(hasty, READ) as other:
+            for number, deaf in enumerate((DEAF, insert("", DEAF), insert("", f"{DEAF} UNION ALL SELECT 1"))):
+                assert not (await call(writer, "execute_insert", query=insert(f"before {number}")))[0]
+                restarts = (await asyncio.to_thread(health, hasty))["engines"]["work"]["restarts"]
+                tool = "execute_insert" if deaf.startswith("INSERT") else "queryData"
+                bomb = asyncio.ensure_future(writer.call_tool(tool, {"query": deaf}))
+                await beside(other, bomb)
+                answer = await bomb
+                assert answer.is_error
+                text = answer.content[0].text
+                assert LIMIT_WORDS.search(text), text
+                assert FAULT_MARK not in (answer.meta or {}), "the statement is to blame, not the endpoint"
+                assert (await asyncio.to_thread(health, hasty))["engines"]["work"]["restarts"] == restarts + 1
+                assert not (await call(writer, "execute_insert", query=insert(f"after {number}")))[0]
+            failed, text = await call(writer, "queryData", query=names)
+            assert not failed
+            assert json.loads(text)["rows"] == [[f"{when} {n}"] for n in range(3) for when in ("before", "after")]
+
+    response = httpx2.post(f"{hasty.url}/control/fresh", json={}, headers=control(hasty), timeout=60)
+    assert response.status_code == 200
+    asyncio.run(asyncio.wait_for(main(), 300))
+    # what a grader reads is the same
+    assert len(ask(hasty_http, names)["results"][0]["rows"]) == 6
+    changes = httpx2.post(f"{hasty.url}/control/catalogue", headers=control(hasty), timeout=60).json()
+    assert changes.get("changes") == []
+    httpx2.post(f"{hasty.url}/control/fresh", json={}, headers=control(hasty), timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("expression", "size"),
+    [
+        ("repeat('x', 10000000)", None), ("repeat('x', 10000001)", "10,000,001"),
+        ("repeat('ab', 5000001)", "10,000,002"),
+        ("space(20 * 1000 * 1000)", "20,000,000"), ("lpad('x', 10 ** 9, 'y')", "1,000,000,000"),
+        ("rpad('x', POWER(10, 9), 'y')", "1,000,000,000"), ("REPLICATE('x', -1)", None),
+        ("repeat('x', LEN('abc') * 5000000)", "15,000,000"), ("repeat(upper('a') || 'b', 6000000)", "12,000,000"),
+        ("LEN(list_value(range(5000000)))", None), ("LEN(range(5000001))", "5,000,001"),
+        ("LEN(range(0, 100000000, 50))", None), ("LEN(range(0, -100000000, -2))", "50,000,000"),
+        ("LEN(generate_series(1, 1_000_000_000))", "999,999,999"), ("bitstring('1', 100000000)", "100,000,000"),
+        ("LEN(list_resize(range(3), 100000000, 0))", "100,000,000"), ("repeat('x', 10 ** 400)", "inf"),
+        ("LEN(range(DATE '2026-01-01', DATE '2026-02-01', INTERVAL 1 DAY))", None),
+        ("COUNT(*) FROM range(6000000)", None),
+    ],
+)  # fmt: skip
+def test_what_a_number_in_a_statement_asks_for_is_bounded(engine: Engine, expression: str, size: str | None) -> None:
+    order = {"sql": f"SELECT {expression}", "allowed": ("select",), "max_rows": 1, "max_bytes": 100, "truncate": True}
+    if size is None:
+        engine.run(Running(), order, lambda: None)
+    else:
+        with pytest.raises(EngineError, match=rf"{re.escape(size)} (characters|elements) is larger than it may be"):
+            engine.run(Running(), order, lambda: None)
+
+
+@pytest.mark.parametrize("number", ["7 / 0", "7 % 0", "7 // 0"])
+def test_a_length_that_cannot_be_reckoned_is_left_to_the_engine(engine: Engine, number: str) -> None:
+    with pytest.raises(EngineError, match="Division by zero") as caught:
+        run(engine, f"SELECT repeat('x', {number})")
+    assert "SET " not in str(caught.value)
 
 
 @LINUX

@@ -41,6 +41,7 @@ REFUSED = {
         |create_sort_key|\w+_byte_comparable|can_cast_implicitly|cast_to_type|replace_type|get_type|make_type
         |remap_struct|invoke|combine(_aggr)?|finalize|to_aggregate_state|array_to_string_comma_default
         |variant_(comparator|normalize|group_\w+|bytes_to_variant|to_parquet_variant)""",
+    "memory by a number among the arguments": r"reservoir_quantile|approx_top_k",
     "tables that no model needs": r"json_(each|tree)|repeat_row|histogram_values|test_\w+",
 }
 

@@ -476,6 +476,7 @@ def _why(reason: str, limits: EngineLimits) -> tuple[str, str]:
 _NO_ADVICE = re.compile(
     r'\s*Did you mean "(?:pg_|duckdb_|sqlite_|pragma_|system\.|temp\.|information_)[^"]*"\?'
     r'|\s*Use "?(?:SET|PRAGMA) [^.]*\.'
+    r"|, or SET [^.]*(?=\.)"
 )
 
 

@@ -5,6 +5,8 @@ settings, the session, the catalogue, sequences, other statements, the real cloc
 functions and those that only its storage, its sorting and its typing use. A function that a later version of the engine
 brings is refused until it is named.
 
+Left out too is what reserves memory by a number among its arguments, without asking the limit.
+
 Each name was looked up in the documentation of the version that `duckdb_functions()` listed it for, or tried there.
 """
 
@@ -93,12 +95,12 @@ _JSON = """
 """
 
 _AGGREGATES = """
-    any_value approx_count_distinct approx_quantile approx_top_k arbitrary arg_max arg_max_null arg_max_nulls_last
+    any_value approx_count_distinct approx_quantile arbitrary arg_max arg_max_null arg_max_nulls_last
     arg_min arg_min_null arg_min_nulls_last argmax argmin array_agg avg bit_and bit_or bit_xor bitstring_agg bool_and
     bool_or corr count count_if count_star countif covar_pop covar_samp decimal_average entropy favg first fsum
     group_concat histogram histogram_exact kahan_sum kurtosis kurtosis_pop last list listagg lttb mad max max_by mean
     median min min_by mode product quantile quantile_cont quantile_disc regr_avgx regr_avgy regr_count regr_intercept
-    regr_r2 regr_slope regr_sxx regr_sxy regr_syy reservoir_quantile sem skewness stddev stddev_pop stddev_samp
+    regr_r2 regr_slope regr_sxx regr_sxy regr_syy sem skewness stddev stddev_pop stddev_samp
     string_agg sum sum_no_overflow sumkahan var_pop var_samp variance wavg weighted_avg
 """
 

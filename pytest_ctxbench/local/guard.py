@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .dialect import SqlError
 from .functions import ALLOWED_FUNCTIONS, TABLE_FUNCTIONS
+from .lengths import refuse_large_value
 from .schema import Table
 from .sql import META_SCHEMA, META_TABLES
 
@@ -41,12 +42,11 @@ _CLOCK_COLUMNS = frozenset(
 _SESSION_COLUMNS = frozenset({"current_catalog", "current_role", "current_schema", "current_user", "session_user"})
 
 
+#: Whole numbers of any length: reading one of a million digits takes minutes, and nothing stops it.
+_REFUSED_TYPES = frozenset({"bignum", "varint"})
+
 #: Expressions of one statement when the engine's macros in it are written out; a macro's copies count each.
 _MAX_EXPANDED = 50_000
-#: Length in characters that a function may be asked for, where it is a number in the statement. Making a text of a
-#: gigabyte is one step to the engine, so no interrupt reaches it.
-_MAX_LENGTH = 100_000_000
-_LENGTHS = {"repeat": 1, "lpad": 1, "rpad": 1, "space": 0, "bitstring": 1}
 
 
 class Guard:
@@ -114,7 +114,10 @@ class Guard:
             for entry in _cte_entries(node):  # each of them knows those before it
                 pending.append((entry.get("value"), copies, ctes))
                 ctes |= {str(entry.get("key")).lower()}
-            pending += [(child, copies, ctes) for key, child in node.items() if key != "cte_map"]
+            children = {key: child for key, child in node.items() if key != "cte_map"}
+            if kind == "TABLE_FUNCTION":  # it gives rows one after the other, so it makes nothing that is large
+                children["function"] = (children.get("function") or {}).get("arguments")
+            pending += [(child, copies, ctes) for child in children.values()]
 
     def _node(self, kind: str, node: dict[str, Any], ctes: frozenset[str], named_user: bool) -> None:
         if kind.endswith("_NODE"):
@@ -141,6 +144,8 @@ class Guard:
                 raise SqlError(f"{names[0]} is not available")
             if len(names) == 1 and str(names[0]).lower() == "user" and not named_user:
                 raise SqlError("user is not available")
+        elif kind == "TYPE" and str(node.get("type_name")).lower() in _REFUSED_TYPES:
+            raise SqlError(f"the type {node['type_name']} is not allowed; use DECIMAL(38, n) or DOUBLE")
         expression = node.get("class")
         if isinstance(expression, str) and expression not in _EXPRESSIONS:
             raise SqlError(f"this kind of expression ({expression.lower()}) is not allowed")
@@ -159,26 +164,13 @@ class Guard:
             raise SqlError(f"Catalog Error: the function {name} does not exist{hint}")
         if name == "age" and len(arguments) < 2:
             raise SqlError("AGE takes two dates; GETDATE() gives the frozen reference date")
-        if name in _LENGTHS:
-            _refuse_length(name, arguments)
+        refuse_large_value(name, arguments)
 
     def _table(self, node: dict[str, Any], ctes: frozenset[str]) -> None:
         path = tuple(str(p) for p in (node.get("qualified_name") or {}).get("path") or [])
         if path in self._tables or (len(path) == 1 and path[0].lower() in ctes):
             return
         raise SqlError(f"Table {'.'.join(path) or '?'} does not exist")
-
-
-def _refuse_length(name: str, arguments: list[Any]) -> None:
-    place = _LENGTHS[name]
-    value = arguments[place].get("expression") if len(arguments) > place else None
-    while isinstance(value, dict) and value.get("class") == "CAST":
-        value = value.get("child")
-    literal = value.get("literal") if isinstance(value, dict) else None
-    if not isinstance(literal, dict) or literal.get("kind") not in ("INTEGER", "NUMERIC"):
-        return
-    if (number := float(literal["text"].replace("_", ""))) > _MAX_LENGTH:
-        raise SqlError(f"{name}: a text of {number:,.0f} characters is larger than it may be, {_MAX_LENGTH:,}")
 
 
 def _macro_copies(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
