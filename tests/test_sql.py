@@ -287,6 +287,11 @@ VALUES: list[tuple[str, Any]] = [
     ("CASE WHEN 'ABC' LIKE 'abc' THEN 1 ELSE 0 END", 0),
     ("CASE WHEN 'ABC' ILIKE 'abc' THEN 1 ELSE 0 END", 1),
     ("ISNUMERIC('12.5')", 1),
+    ("REGEXP_REPLACE('aBc', 'b', 'x', 'i')", "axc"),
+    ("REGEXP_REPLACE('abc', 'b', 'x')", "axc"),
+    ("CASE WHEN 'abc' ~ 'b' AND 'abc' !~ '^b' THEN 1 ELSE 0 END", 1),
+    ("~1 & 3", 2),
+    ("NCHAR(233)", "é"),
 ]
 
 
@@ -454,6 +459,31 @@ def test_null_sorts_lowest(database: Database) -> None:
 def test_describe_and_summarize(database: Database) -> None:
     assert [r[0] for r in database.rows("DESCRIBE {QUEUE}")] == ["ID", "ACCOUNT_NAME", "REASON", "QUEUED_AT"]
     assert len(database.rows('SUMMARIZE "CRM_System"."Salesforce"."Account"')) == 18
+    assert len(database.rows("SUMMARIZE {ACCOUNT}")) == 18
+    assert len(database.rows("SUMMARIZE SELECT Name, Id FROM {ACCOUNT}")) == 2
+    assert len(database.rows("SELECT * FROM (SUMMARIZE {ACCOUNT}) t")) == 18
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["DESCRIBE {QUEUE}", "DESC {ACCOUNT}", "DESCRIBE SELECT * FROM {ACCOUNT}", "SELECT * FROM (DESCRIBE {ACCOUNT}) t",
+     "WITH d AS (DESCRIBE {ACCOUNT}) SELECT * FROM d", "SELECT * FROM (DESCRIBE SELECT * FROM {QUEUE}) t",
+     "DESCRIBE (DESCRIBE {ACCOUNT})"],
+)  # fmt: skip
+def test_how_the_system_fills_its_own_columns_is_not_shown(database: Database, query: str) -> None:
+    found = database.rows(query)
+    assert found
+    assert "nextval" not in str(found)
+    assert "record" not in str(found)
+
+
+def test_group_by_and_order_by_all(database: Database) -> None:
+    found = database.rows("SELECT Industry, COUNT(*) AS n FROM {ACCOUNT} GROUP BY ALL ORDER BY ALL")
+    assert found == sorted(found)
+    assert len(found) > 5
+
+
+def test_a_query_may_begin_with_from(database: Database) -> None:
     assert len(database.rows("FROM {ACCOUNT} LIMIT 2")) == 2
 
 

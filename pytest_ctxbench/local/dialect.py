@@ -15,6 +15,7 @@ from sqlglot.dialects import DuckDB, Postgres
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.tsql import TSQL
 from sqlglot.errors import SqlglotError
+from sqlglot.parser import binary_range_parser
 from sqlglot.parsers.tsql import TSQLParser
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -277,6 +278,13 @@ def _today(_: list[Any]) -> exp.Expr:
     return exp.CurrentDate()
 
 
+def _regexp_replace(args: list[Any]) -> exp.Expr:
+    """A text in the fourth place holds options, a number the place to begin at."""
+    if len(args) == 4 and isinstance(args[3], exp.Literal) and args[3].is_string:
+        return exp.Anonymous(this="regexp_replace", expressions=args)
+    return exp.RegexpReplace.from_arg_list(args)
+
+
 def _named(name: str) -> Builder:
     return lambda args: exp.Anonymous(this=name, expressions=args)
 
@@ -289,6 +297,7 @@ class ConnectSQL(TSQL):
         QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
         KEYWORDS: ClassVar[dict[str, TokenType]] = {
             **TSQL.Tokenizer.KEYWORDS,
+            "SUMMARIZE": TokenType.SUMMARIZE,
             "TIMESTAMP": TokenType.TIMESTAMP,  # SQL-92's type, not T-SQL's row version
         }
 
@@ -311,9 +320,11 @@ class ConnectSQL(TSQL):
             ),
             "FORMAT": _format,
             "GETUTCDATE": _now,
+            "NCHAR": _named("chr"),
             "NOW": _now,
             "PATINDEX": _patindex,
             "RAND": _named("random"),
+            "REGEXP_REPLACE": _regexp_replace,
             "STDEVP": _named("stddev_pop"),
             "STR": _str,
             "STRFTIME": _named("strftime"),
@@ -330,6 +341,10 @@ class ConnectSQL(TSQL):
             "VAR": _named("var_samp"),
             "VARP": _named("var_pop"),
             "GET_CURRENT_TIMESTAMP": _now,
+        }
+        RANGE_PARSERS: ClassVar[dict[TokenType, Any]] = {
+            **TSQLParser.RANGE_PARSERS,
+            TokenType.TILDE: binary_range_parser(exp.RegexpLike),
         }
 
 

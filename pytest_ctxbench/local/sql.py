@@ -230,6 +230,30 @@ def _name_columns(tree: exp.Expr) -> None:
                 item.replace(exp.alias_(item.copy(), write(item, TSQL), quoted=True))
 
 
+#: What a column is filled with by itself is the system's own business.
+_WITHOUT_DEFAULTS = 'SELECT * REPLACE (NULL AS "default") FROM'
+
+
+def _hide_defaults(tree: exp.Expr) -> None:
+    """DESCRIBE in FROM, as `_describe` does it for a DESCRIBE that is the statement."""
+    for described in list(tree.find_all(exp.Describe, exp.Summarize)):
+        if isinstance(described.this, exp.Table):
+            described.set("this", exp.select("*").from_(described.this.copy()))
+        if isinstance(described, exp.Describe):
+            shown = exp.select("*").from_(exp.Subquery(this=described.copy()))
+            shown.selects[0].set("replace", [exp.alias_(exp.null(), "default", quoted=True)])
+            described.replace(shown)
+
+
+def _rewrite_order(tree: exp.Expr) -> None:
+    """ORDER BY ALL: the reader takes ALL for a column."""
+    for ordered in tree.find_all(exp.Ordered):
+        column = ordered.this
+        bare = isinstance(column, exp.Column) and len(column.parts) == 1 and not column.this.args.get("quoted")
+        if bare and column.name.upper() == "ALL":
+            column.replace(exp.var("ALL"))
+
+
 def _rewrite_limits(tree: exp.Expr) -> None:
     for node in tree.find_all(exp.Limit, exp.Fetch):
         options = node.args.get("limit_options")
@@ -342,6 +366,8 @@ class Translator:
     def _prepare(self, tree: exp.Expr, catalog: str | None, schema: str | None) -> exp.Expr:
         tree = _rewrite_clock(tree)
         self._resolve_tables(tree, catalog, schema)
+        _hide_defaults(tree)
+        _rewrite_order(tree)
         _rewrite_limits(tree)
         _rewrite_joins(tree)
         _rewrite_likes(tree)
@@ -358,6 +384,8 @@ class Translator:
             raise SqlError(f"{word} takes a table or a query")
         query = exp.select("*").from_(subject.copy()) if isinstance(subject, exp.Table) else subject.copy()
         text = f"{word} {_generate(self._prepare(query, catalog, schema))}"
+        if word == "DESCRIBE":
+            text = f"{_WITHOUT_DEFAULTS} ({text})"
         return Statement("select", text, (text,))
 
     # -- writing
