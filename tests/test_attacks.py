@@ -349,7 +349,11 @@ def test_an_error_is_one_short_line(endpoint: EndpointProcess, http: httpx2.Clie
 
 
 def test_nobody_is_sent_to_a_view_or_a_setting_of_the_engine() -> None:
-    for advice in ('Did you mean "pg_class"?', 'Use "SET max_expression_depth TO x" to increase the maximum depth.'):
+    for advice in (
+        'Did you mean "pg_class"?',
+        'Use "SET max_expression_depth TO x" to increase the maximum depth.',
+        "* SET order_by_non_integer_literal=true to allow this behavior.",
+    ):
         assert clean(f"Catalog Error: no. {advice}") == "Catalog Error: no."
     assert clean('Binder Error: no column x! Did you mean "Name"?').endswith('Did you mean "Name"?')
 

@@ -292,6 +292,8 @@ VALUES: list[tuple[str, Any]] = [
     ("CASE WHEN 'abc' ~ 'b' AND 'abc' !~ '^b' THEN 1 ELSE 0 END", 1),
     ("~1 & 3", 2),
     ("NCHAR(233)", "é"),
+    ("CONVERT(VARCHAR(7), GETDATE(), 120) + FORMAT(7, '00') + STR(1, 2)", "2026-0707 1"),
+    ("TO_CHAR(GETDATE(), 'YYYY') + list_aggregate(list_value('a', 'b'), 'string_agg', '')", "2026ab"),
 ]
 
 

@@ -166,7 +166,7 @@ def _format(args: list[Any]) -> exp.Expr:
     value: exp.Expr = exp.cast(args[0], exp.DType.DOUBLE)
     text = pattern.name
     found = _NUMBER_FORMATS.fullmatch(text)
-    picture = re.fullmatch(r"(?P<group>#,##)?0(?:\.(?P<places>0+))?(?P<percent>%)?", text)
+    picture = re.fullmatch(r"(?P<group>#,##)?(?P<whole>0{1,20})(?:\.(?P<places>0{1,20}))?(?P<percent>%)?", text)
     if found:
         kind = found["kind"].lower()
         places = int(found["digits"]) if found["digits"] else 2
@@ -179,9 +179,12 @@ def _format(args: list[Any]) -> exp.Expr:
     else:
         dated: exp.Expr = TSQLParser.FUNCTIONS["FORMAT"](args)
         return dated
+    width = ""
+    if picture and not group and len(picture["whole"]) > 1:  # at least so many digits
+        width = f"0{len(picture['whole']) + (places + 1 if places else 0)}"
     if percent:
         value = exp.Mul(this=value, expression=exp.Literal.number(100))
-    shape = f"{before}{{:{',' if group else ''}.{places}f}}{after}"
+    shape = f"{before}{{:{width}{',' if group else ''}.{places}f}}{after}"
     return exp.Anonymous(this="format", expressions=[exp.Literal.string(shape), value])
 
 

@@ -477,6 +477,7 @@ _NO_ADVICE = re.compile(
     r'\s*Did you mean "(?:pg_|duckdb_|sqlite_|pragma_|system\.|temp\.|information_)[^"]*"\?'
     r'|\s*Use "?(?:SET|PRAGMA) [^.]*\.'
     r"|, or SET [^.]*(?=\.)"
+    r"|\s*\* SET \w+=\w+ to allow this behavior\."
 )
 
 

@@ -609,9 +609,18 @@ class Translator:
 def _texty(node: exp.Expr) -> bool:
     """Text whatever the types of its parts are."""
     inner = node.unnest()
-    return isinstance(inner, exp.DPipe | exp.Concat | exp.Upper | exp.Lower | exp.Left | exp.Right | exp.Trim) or (
-        isinstance(inner, exp.Literal) and inner.is_string
+    return (
+        isinstance(inner, exp.DPipe | exp.Concat | exp.Upper | exp.Lower | exp.Left | exp.Right | exp.Trim)
+        or (isinstance(inner, exp.Literal) and inner.is_string)
+        or (isinstance(inner, exp.Anonymous) and inner.name.lower() in _TEXT_FUNCTIONS)
     )
+
+
+#: Those that the SQL library does not know, by the engine's names.
+_TEXT_FUNCTIONS = frozenset(
+    {"strftime", "format", "lpad", "rpad", "chr", "quotename", "space", "md5", "split_part", "string_agg", "typeof",
+     "regexp_replace", "regexp_extract", "array_to_string", "list_string_agg", "json_extract_string", "hex"}
+)  # fmt: skip
 
 
 def _depth(node: exp.Expr) -> int:
