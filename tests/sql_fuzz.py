@@ -710,7 +710,9 @@ def bodies() -> st.SearchStrategy[bytes]:
 
 #: Codes of an error object; INTERNAL_ERROR would be a fault of ours.
 CODES = {"INVALID_REQUEST"}
-HIDDEN = re.compile(r"Traceback|ctxbench-serve|site-packages|\.duckdb\b|\.py\b|internal error")
+HIDDEN = re.compile(
+    r"Traceback|ctxbench-serve|site-packages|\.duckdb\b|\.py\b|internal error|Stack Trace|_ZN\d|<Token|object at"
+)
 
 
 def check_body(http: httpx2.Client, path: str, body: bytes) -> None:

@@ -478,6 +478,7 @@ def _parse_message(error: SqlglotError) -> str:
         where = f"line {one.get('line')}, column {one.get('col')}"
         what = str(one.get("description") or "syntax error")
         missing = re.match(r"Required keyword: '\w+' missing for <class '[\w.]*\.(\w+)'>", what)
+        what = re.sub(r"Expected table name but got <Token.*>", "the name of a table is missing", what)
         what = f"{missing.group(1).upper()} is incomplete" if missing else what
         return f"Parser Error: {what} at {where}" + (f", near {near!r}" if near else "")
     plain = re.sub("\x1b\\[[0-9;]*m", "", str(error))

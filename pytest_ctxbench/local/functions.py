@@ -5,7 +5,8 @@ settings, the session, the catalogue, sequences, other statements, the real cloc
 functions and those that only its storage, its sorting and its typing use. A function that a later version of the engine
 brings is refused until it is named.
 
-Left out too is what reserves memory by a number among its arguments, without asking the limit.
+Left out too is what reserves memory by a number among its arguments, without asking the limit, or
+overruns the stack by a deep text.
 
 Each name was looked up in the documentation of the version that `duckdb_functions()` listed it for, or tried there.
 """
@@ -85,7 +86,7 @@ _LISTS = """
 """
 
 _JSON = """
-    array_to_json from_json from_json_strict json json_array json_array_length json_contains json_deep_merge json_exists
+    array_to_json from_json from_json_strict json json_array json_array_length json_deep_merge json_exists
     json_extract json_extract_path json_extract_path_text json_extract_string json_group_array json_group_object
     json_group_structure json_insert json_keys json_merge_patch json_merge_patch_diff json_normalize json_object
     json_pretty json_quote json_remove json_replace json_set json_strip_nulls json_structure json_transform

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .dialect import SqlError
 from .functions import ALLOWED_FUNCTIONS, TABLE_FUNCTIONS
-from .lengths import refuse_large_value
+from .lengths import MAX_TOGETHER, literal_text, size_asked_for
 from .schema import Table
 from .sql import META_SCHEMA, META_TABLES
 
@@ -41,6 +41,9 @@ _CLOCK_COLUMNS = frozenset(
 #: The same for what it knows of the session.
 _SESSION_COLUMNS = frozenset({"current_catalog", "current_role", "current_schema", "current_user", "session_user"})
 
+
+#: Functions that call another one by its name.
+_CALLING = frozenset({"aggregate", "array_aggr", "array_aggregate", "list_aggr", "list_aggregate"})
 
 #: Whole numbers of any length: reading one of a million digits takes minutes, and nothing stops it.
 _REFUSED_TYPES = frozenset({"bignum", "varint"})
@@ -90,7 +93,7 @@ class Guard:
     def _walk(self, root: Any) -> None:
         named_user = _gives_name(root, "user")
         pending: list[tuple[Any, int, frozenset[str]]] = [(root, 1, frozenset())]
-        expanded = 0
+        expanded, asked = 0, 0.0
         while pending:
             node, copies, ctes = pending.pop()
             if isinstance(node, list):
@@ -108,6 +111,11 @@ class Guard:
                     )
             called = node.get("function_name")
             if isinstance(called, str):
+                asked += size_asked_for(called.lower(), node.get("arguments") or [])
+                if asked > MAX_TOGETHER:
+                    raise SqlError(
+                        f"the values of this statement together are larger than they may be, {MAX_TOGETHER:,}"
+                    )
                 copies = min(copies * self._copies.get(called.lower(), 1), _MAX_EXPANDED + 1)
             if kind == "RECURSIVE_CTE_NODE":
                 ctes |= {str(node.get("cte_name")).lower()}
@@ -156,6 +164,7 @@ class Guard:
                 self._function(name, node.get("arguments") or [])
 
     def _function(self, name: str, arguments: list[Any]) -> None:
+        """Raises `SqlError` unless a call of `name` may run."""
         if name in self._denied:
             raise SqlError(f"the function {name} is not allowed")
         if name not in ALLOWED_FUNCTIONS:
@@ -164,7 +173,10 @@ class Guard:
             raise SqlError(f"Catalog Error: the function {name} does not exist{hint}")
         if name == "age" and len(arguments) < 2:
             raise SqlError("AGE takes two dates; GETDATE() gives the frozen reference date")
-        refuse_large_value(name, arguments)
+        if name in _CALLING:
+            called = literal_text(arguments[1].get("expression")) if len(arguments) > 1 else None
+            if called is None or called.lower() not in ALLOWED_FUNCTIONS:
+                raise SqlError(f"{name} takes the name of an aggregate as a literal text, like 'sum'")
 
     def _table(self, node: dict[str, Any], ctes: frozenset[str]) -> None:
         path = tuple(str(p) for p in (node.get("qualified_name") or {}).get("path") or [])

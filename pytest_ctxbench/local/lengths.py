@@ -9,18 +9,21 @@ Works on nodes of the engine's serialised parse tree.
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .dialect import SqlError
 
-__all__ = ["MAX_ELEMENTS", "MAX_LENGTH", "refuse_large_value"]
+__all__ = ["MAX_ELEMENTS", "MAX_LENGTH", "MAX_TOGETHER", "literal_text", "size_asked_for"]
 
 #: Characters of one text.
 MAX_LENGTH = 10_000_000
 #: Elements of one list.
-MAX_ELEMENTS = 5_000_000
+MAX_ELEMENTS = 1_000_000
+#: Characters and elements of all values that one statement asks for.
+MAX_TOGETHER = 50_000_000
 #: Characters of a text that says how JSON is to be read; a deep one overruns the engine's stack.
 _MAX_STRUCTURE = 2_000
 
@@ -53,22 +56,26 @@ _MEASURED = frozenset({"repeat", *_PADDED, *_RESIZED, *_SERIES, *_READ_BY})
 Node = dict[str, Any]
 
 
-def refuse_large_value(name: str, arguments: Sequence[Node]) -> None:
-    """Raises `SqlError` when the call of `name` is known to give more than one value may hold."""
+def size_asked_for(name: str, arguments: Sequence[Node]) -> float:
+    """Characters or elements that the call of `name` is known to give, 0 where that cannot be told.
+
+    Raises `SqlError` when they are more than one value may hold.
+    """
     if name not in _MEASURED:
-        return
+        return 0
     given = [argument.get("expression") for argument in arguments]
     if name in _READ_BY:
-        structure = _text(given[1]) if len(given) > 1 else ""
+        structure = literal_text(given[1]) if len(given) > 1 else ""
         if structure is None or len(structure) > _MAX_STRUCTURE:
             raise SqlError(f"{name} takes its structure as a literal text of at most {_MAX_STRUCTURE:,} characters")
-        return
-    size = _size(name, given)
-    most, what = (MAX_ELEMENTS, "list of {} elements") if name in _SERIES | _RESIZED.keys() else (
-        MAX_LENGTH, "text of {} characters")  # fmt: skip
-    if size is not None and size > most:
+        return 0
+    size = _size(name, given) or 0
+    of_lists = name in _SERIES or name in _RESIZED
+    most, what = (MAX_ELEMENTS, "list of {} elements") if of_lists else (MAX_LENGTH, "text of {} characters")
+    if size > most:
         shown = f"{size:,.0f}" if size < 1e18 else f"{size:.0e}"
         raise SqlError(f"{name}: a {what.format(shown)} is larger than it may be, {most:,}")
+    return max(size, 0)
 
 
 def _size(name: str, given: Sequence[Node | None]) -> float | None:
@@ -81,10 +88,35 @@ def _size(name: str, given: Sequence[Node | None]) -> float | None:
         return _number(given[place]) if len(given) > place else None
     if name in _SERIES:
         numbers = [_number(node) for node in given]
+        if None in numbers:
+            numbers = [_seconds(node) for node in given]
         start, stop, step = (0.0, *numbers, 1.0) if len(numbers) == 1 else (*numbers, 1.0, 1.0)[:3]
         if start is not None and stop is not None and step:
             return (stop - start) / step
     return None
+
+
+#: Of one unit, in seconds.
+_UNITS = {
+    "microseconds": 1e-6, "milliseconds": 1e-3, "seconds": 1.0, "minutes": 60.0, "hours": 3_600.0, "days": 86_400.0,
+    "weeks": 604_800.0, "months": 2_592_000.0, "quarters": 7_776_000.0, "years": 31_536_000.0,
+}  # fmt: skip
+
+
+def _seconds(node: Node | None) -> float | None:
+    """Of a date, a timestamp or an interval that is written out."""
+    node = _uncast(node)
+    if node is None:
+        return None
+    if (text := literal_text(node)) is not None:
+        try:
+            return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp()
+        except (ValueError, OverflowError):
+            return None
+    unit = _UNITS.get(str(node.get("function_name", "")).lower().removeprefix("to_"))
+    given = [argument.get("expression") for argument in node.get("arguments") or []]
+    times = _number(given[0]) if unit is not None and len(given) == 1 else None
+    return times * unit if times is not None and unit is not None else None
 
 
 def _length(node: Node | None) -> float:
@@ -92,7 +124,7 @@ def _length(node: Node | None) -> float:
     node = _uncast(node)
     if node is None:
         return 1
-    if (text := _text(node)) is not None:
+    if (text := literal_text(node)) is not None:
         return max(1, len(text))
     name = str(node.get("function_name", "")).lower()
     given = [argument.get("expression") for argument in node.get("arguments") or []]
@@ -109,7 +141,8 @@ def _uncast(node: Node | None) -> Node | None:
     return node if isinstance(node, dict) else None
 
 
-def _text(node: Node | None) -> str | None:
+def literal_text(node: Node | None) -> str | None:
+    """The text that a node is, None where it is not one that is written out."""
     node = _uncast(node)
     literal = node.get("literal") if node is not None else None
     if not isinstance(literal, dict) or literal.get("kind") != "STRING":
