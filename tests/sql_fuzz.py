@@ -703,6 +703,8 @@ def bodies() -> st.SearchStrategy[bytes]:
             b'{"query":"SELECT 1"}{}',
             b'{"query":"SELECT 1","x":' + b"9" * 10_000 + b"}",
             b"{'query':1}",
+            b'{"query":"SELECT @p","parameters":{"p":1e999}}',
+            b'{"query":"DELETE FROM x WHERE a = @p","parameters":[{"p":-1e999}]}',
         ]
     )
     return st.one_of(encoded, odd, st.binary(max_size=60))
