@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import duckdb
 import pytest
 from attack_files import open_engine
 
+from pytest_ctxbench.local import guard as guard_module
+from pytest_ctxbench.local import lengths
 from pytest_ctxbench.local.dialect import SqlError
 from pytest_ctxbench.local.engine import Engine, EngineError, Running
 from pytest_ctxbench.local.functions import ALLOWED_FUNCTIONS, TABLE_FUNCTIONS
@@ -113,6 +117,60 @@ def test_no_other_function_is_called(connection: duckdb.DuckDBPyConnection) -> N
     for name in sorted(names_of(connection) - TABLE_FUNCTIONS):
         with pytest.raises(SqlError):
             guard.check(connection.cursor(), f'SELECT * FROM "{name}"(1)')
+
+
+def test_what_stands_beside_the_arguments_of_a_table_function_is_looked_at(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
+    guard = Guard(connection, TABLES)
+    for query in (
+        "SELECT * FROM range(3 ORDER BY current_setting('x'))",
+        "SELECT * FROM range(getvariable('x'))",
+        "SELECT * FROM range(3) FILTER (WHERE current_setting('x') = 'a')",
+        "SELECT * FROM unnest([1]) t(current_setting)",
+        "SELECT * FROM range(abs(current_setting('x')))",
+        "SELECT * FROM unnest((SELECT list(x) FROM duckdb_settings() t(x)))",
+        "SELECT * FROM range(start := current_setting('x'))",
+        "SELECT * FROM system.main.duckdb_settings()",
+    ):
+        row = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
+        if row is None or '"error":true' in row[0]:
+            continue  # no query to the engine either
+        if "t(current_setting)" in query:
+            guard.check(connection.cursor(), query)  # only a name
+            continue
+        with pytest.raises(SqlError):
+            guard.check(connection.cursor(), query)
+
+
+ARGUMENTS = (
+    "1",
+    "'a'",
+    "NULL",
+    "x",
+    "-1",
+    "1e400",
+    "''",
+    "DATE '2026-01-01'",
+    "INTERVAL 1 DAY",
+    "(SELECT 1)",
+    "[1]",
+    "x + 1",
+)
+
+
+def test_any_call_of_an_allowed_function_is_decided(connection: duckdb.DuckDBPyConnection) -> None:
+    """With too few or too many arguments, and of every kind: passed or refused, and nothing else."""
+    guard = Guard(connection, TABLES)
+    random = Random(0)
+    looked_into = lengths._MEASURED | guard_module._CALLING | {"age"}
+    others = random.sample(sorted(n for n in ALLOWED_FUNCTIONS - looked_into if n.isidentifier()), 40)
+    for name in [*sorted(looked_into), *others]:
+        for count in range(5):
+            given = ", ".join(random.choice(ARGUMENTS) for _ in range(count))
+            for query in (f"SELECT {name}({given}), repeat('a', {name}({given}))", f"SELECT * FROM {name}({given})"):
+                with contextlib.suppress(SqlError):
+                    guard.check(connection.cursor(), query)
 
 
 def test_what_the_engine_does_not_list_is_refused_with_a_hint(connection: duckdb.DuckDBPyConnection) -> None:

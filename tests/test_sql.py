@@ -497,6 +497,11 @@ def test_unnamed_columns_are_called_as_they_were_asked_for(database: Database) -
     assert names == ["COUNT(*)", "MAX(Name)", "n"]
 
 
+def test_an_unnamed_column_may_be_of_a_function_that_t_sql_does_not_have(database: Database) -> None:
+    assert database.run("SELECT SPLIT_PART('a/b', '/', 2)")["rows"] == [["b"]]
+    assert database.run("SELECT SPLIT_PART('a/b', '/', 2)")["columns"][0]["name"] == "SPLIT_PART('a/b', '/', 2)"
+
+
 def test_default_catalog_and_schema(database: Database) -> None:
     defaults = {"catalog": "CRM_System", "schema": "Salesforce"}
     assert database.rows("SELECT COUNT(*) FROM Account", **defaults) == [[1200]]

@@ -124,7 +124,7 @@ class Guard:
                 ctes |= {str(entry.get("key")).lower()}
             children = {key: child for key, child in node.items() if key != "cte_map"}
             if kind == "TABLE_FUNCTION":  # it gives rows one after the other, so it makes nothing that is large
-                children["function"] = (children.get("function") or {}).get("arguments")
+                children["function"] = list((children.get("function") or {}).values())
             pending += [(child, copies, ctes) for child in children.values()]
 
     def _node(self, kind: str, node: dict[str, Any], ctes: frozenset[str], named_user: bool) -> None:
@@ -138,9 +138,11 @@ class Guard:
         if kind == "BASE_TABLE":
             self._table(node, ctes)
         elif kind == "TABLE_FUNCTION":
-            name = str((node.get("function") or {}).get("function_name", "")).lower()
-            if name not in TABLE_FUNCTIONS:
-                raise SqlError(f"the table function {name} is not allowed")
+            function = node.get("function") or {}
+            path = (function.get("qualified_name") or {}).get("path") or [""]
+            for name in (str(function.get("function_name", "")).lower(), str(path[-1]).lower()):
+                if name not in TABLE_FUNCTIONS:
+                    raise SqlError(f"the table function {name} is not allowed")
         elif kind == "SHOW_REF":
             if node.get("query") is None:
                 raise SqlError("SHOW is not allowed; the metadata tools list what there is")

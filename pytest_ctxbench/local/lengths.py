@@ -86,7 +86,7 @@ def _size(name: str, given: Sequence[Node | None]) -> float | None:
     place = _PADDED.get(name, _RESIZED.get(name))
     if place is not None:
         return _number(given[place]) if len(given) > place else None
-    if name in _SERIES:
+    if name in _SERIES and given:
         numbers = [_number(node) for node in given]
         if None in numbers:
             numbers = [_seconds(node) for node in given]

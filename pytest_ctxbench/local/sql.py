@@ -224,7 +224,9 @@ def _name_columns(tree: exp.Expr) -> None:
             if not isinstance(item, exp.Alias | exp.Column | exp.Star | exp.Columns) and not item.find(
                 exp.Star, exp.Columns
             ):
-                name = " ".join(write(item, TSQL).split())[:_NAME_CHARS]
+                # T-SQL has no words for some functions of other dialects
+                words = write(item, TSQL) or write(item, DuckDB)
+                name = " ".join(words.split())[:_NAME_CHARS] or "column"
                 item.replace(exp.alias_(item.copy(), name, quoted=True))
             elif isinstance(item, exp.Count):
                 item.replace(exp.alias_(item.copy(), write(item, TSQL), quoted=True))
