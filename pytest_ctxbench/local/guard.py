@@ -118,10 +118,10 @@ class Guard:
                     )
                 copies = min(copies * self._copies.get(called.lower(), 1), _MAX_EXPANDED + 1)
             if kind == "RECURSIVE_CTE_NODE":
-                ctes |= {str(node.get("cte_name")).lower()}
+                ctes |= {_folded(node.get("cte_name"))}
             for entry in _cte_entries(node):  # each of them knows those before it
                 pending.append((entry.get("value"), copies, ctes))
-                ctes |= {str(entry.get("key")).lower()}
+                ctes |= {_folded(entry.get("key"))}
             children = {key: child for key, child in node.items() if key != "cte_map"}
             if kind == "TABLE_FUNCTION":  # it gives rows one after the other, so it makes nothing that is large
                 children["function"] = list((children.get("function") or {}).values())
@@ -182,9 +182,18 @@ class Guard:
 
     def _table(self, node: dict[str, Any], ctes: frozenset[str]) -> None:
         path = tuple(str(p) for p in (node.get("qualified_name") or {}).get("path") or [])
-        if path in self._tables or (len(path) == 1 and path[0].lower() in ctes):
+        if path in self._tables or (len(path) == 1 and _folded(path[0]) in ctes):
             return
         raise SqlError(f"Table {'.'.join(path) or '?'} does not exist")
+
+
+_FOLDING = str.maketrans({chr(c): chr(c + 32) for c in range(ord("A"), ord("Z") + 1)})
+
+
+def _folded(name: Any) -> str:
+    """A name as the engine compares names: without the case of A to Z alone. A name that only looks like one of WITH
+    would be a file to it."""
+    return str(name).translate(_FOLDING)
 
 
 def _macro_copies(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
