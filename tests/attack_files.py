@@ -9,10 +9,17 @@ What stands before the first such line describes the file. `{A}` is the accounts
 
 from __future__ import annotations
 
+import csv
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_ctxbench.dataset import TABLES as FILES
+from pytest_ctxbench.local.engine import Engine, EngineLimits
+from pytest_ctxbench.local.template import build_template
+
+DATA = Path(__file__).parents[1] / "data"
 FOLDER = Path(__file__).parent / "attacks"
 ACCOUNT = "[CRM_System].[Salesforce].[Account]"
 QUEUE = "[Warehouse_System].[WH_DATA].[REVIEW_QUEUE]"
@@ -37,3 +44,16 @@ def attacks(name: str) -> list[Attack]:
         found.append(Attack(f"{name}.sql:{line}", parts[number].strip(), sql))
     assert found, name
     return found
+
+
+def open_engine(folder: Path, *, loaded: bool = False, timeout_s: float = 20) -> Engine:
+    """An engine on new databases in `folder`, empty unless `loaded` with the data."""
+    logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
+    headers = {}
+    for name in FILES:
+        with (DATA / name).open(encoding="utf-8", newline="") as handle:
+            headers[name] = next(csv.reader(handle))
+    build_template(DATA if loaded else None, folder, headers)
+    opened = Engine(EngineLimits(statement_timeout_s=timeout_s))
+    opened.open(folder, read_only=False)
+    return opened

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx2
@@ -87,8 +88,10 @@ def fuzz_sql(judge: Judge, watch: Watch, seconds: float, first: int) -> int:
             sql = shortened(sql, partial(breaks_alike, type(error)))
             shown(sql, error_of(sql) or error)
             faults += 1
-    passed = judge.passed
-    print(f"{number - first} statements from seed {first}, {passed} let pass, {faults} faults", flush=True)
+    print(
+        f"{number - first} statements from seed {first}, {judge.passed} let pass, {judge.ran} ran, {faults} faults",
+        flush=True,
+    )
     return faults
 
 
@@ -141,7 +144,10 @@ def main() -> int:
     share = args.seconds if args.only else args.seconds / 2
     faults = 0
     if args.only != "rest":
-        faults += fuzz_sql(Judge(), Watch(args.slow), share, args.seed)
+        with TemporaryDirectory(prefix="ctxbench-fuzz-") as folder:
+            judge = Judge(Path(folder))
+            faults += fuzz_sql(judge, Watch(args.slow), share, args.seed)
+            judge.close()
     if args.only != "sql":
         faults += fuzz_rest(share, args.seed)
     return 1 if faults else 0

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import json
-import logging
 import os
 import re
 import signal
@@ -16,28 +14,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import httpx2
 import pytest
-from attack_files import ACCOUNT, QUEUE, attacks
+from attack_files import ACCOUNT, QUEUE, attacks, open_engine
 from mcp import Client
 from test_endpoint import READ, WRITE, basic, call, control, health, in_session, serve, session
 from test_serve import children
 
-from pytest_ctxbench.dataset import TABLES as FILES
-from pytest_ctxbench.local.engine import Engine, EngineError, EngineLimits, Running, clean
+from pytest_ctxbench.local.engine import Engine, EngineError, Running, clean
 from pytest_ctxbench.local.process import EndpointProcess
 from pytest_ctxbench.local.schema import TABLES
-from pytest_ctxbench.local.template import build_template
+from pytest_ctxbench.local.tool_names import FAULT_MARK
 
-DATA = Path(__file__).parents[1] / "data"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-GROUPS = ("files", "catalog", "state", "writes", "tsql", "comments")
+GROUPS = ("files", "catalog", "state", "writes", "tsql", "comments", "mixed")
 EVERYTHING = ("select", "insert", "delete")
 LIMIT_WORDS = re.compile(r"Out of Memory|ran longer than|is larger than|maximum supported|ended the SQL engine")
 #: What no answer may show: files, the machine, the inside of the harness.
 FORBIDDEN = re.compile(
     r"/tmp/|/home/|/root/|/usr/|/etc/(?!passwd|hosts)|ctxbench-serve|\.duckdb\b|site-packages|Traceback|\.py\b|\.cpp\b"
-    r"|root:|0x7f|object at|<class"
+    r"|Stack Trace|_ZN\d|<Token|root:|0x7f|object at|<class"
 )
 
 
@@ -130,14 +127,7 @@ def test_over_every_way_in(endpoint: EndpointProcess, http: httpx2.Client, group
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
-    headers = {}
-    for name in FILES:
-        with (DATA / name).open(encoding="utf-8", newline="") as handle:
-            headers[name] = next(csv.reader(handle))
-    build_template(None, tmp_path, headers)
-    opened = Engine(EngineLimits(statement_timeout_s=20))
-    opened.open(tmp_path, read_only=False)
+    opened = open_engine(tmp_path)
     yield opened
     opened.close()
 
@@ -360,7 +350,11 @@ def test_an_error_is_one_short_line(endpoint: EndpointProcess, http: httpx2.Clie
 
 
 def test_nobody_is_sent_to_a_view_or_a_setting_of_the_engine() -> None:
-    for advice in ('Did you mean "pg_class"?', 'Use "SET max_expression_depth TO x" to increase the maximum depth.'):
+    for advice in (
+        'Did you mean "pg_class"?',
+        'Use "SET max_expression_depth TO x" to increase the maximum depth.',
+        "* SET order_by_non_integer_literal=true to allow this behavior.",
+    ):
         assert clean(f"Catalog Error: no. {advice}") == "Catalog Error: no."
     assert clean('Binder Error: no column x! Did you mean "Name"?').endswith('Did you mean "Name"?')
 
@@ -450,13 +444,144 @@ def test_a_worn_engine_is_replaced_before_it_fails_the_next_statement(
     large = "SELECT COUNT(DISTINCT x) FROM (SELECT range % 1000000 AS x FROM range(1500000)) t"
     restarts = health(hasty)["engines"]["work"]["restarts"]
     for _ in range(2):
-        ask(hasty_http, "SELECT list_transform(range(50000000), x -> repeat('a', 1000))")
+        ask(hasty_http, "SELECT list_transform(range(999999), x -> repeat('a', 1000))")
         found = ask(hasty_http, large)
         assert "memory" not in str(found.get("error", "")).lower(), found
         pid = health(hasty)["engines"]["work"]["pid"]
         size = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") / 2**20
         assert size < 1_400
     assert health(hasty)["engines"]["work"]["restarts"] - restarts <= 2
+
+
+#: Runs inside one function, which hears no interrupt: the process has to be killed for it.
+DEAF = "SELECT LENGTH(rpad('x', n, 'y')) FROM (SELECT 1500000000 AS n) t"
+
+
+def test_a_statement_that_costs_the_engine_costs_no_row_that_was_written(
+    hasty: EndpointProcess, hasty_http: httpx2.Client
+) -> None:
+    """In a run that writes: its rows so far are there, no half write is, its session goes on, nobody else waits."""
+    names = f"SELECT ACCOUNT_NAME FROM {QUEUE} ORDER BY ID"
+
+    def insert(value: str, source: str = "") -> str:
+        return f"INSERT INTO {QUEUE} (ACCOUNT_NAME) " + (source or f"VALUES ('{value}')")
+
+    async def beside(client: Client, done: asyncio.Future[Any]) -> float:
+        slowest = 0.0
+        while not done.done():
+            started = time.monotonic()
+            failed, text = await call(client, "queryData", query=f"SELECT COUNT(*) FROM {ACCOUNT}")
+            assert not failed, text
+            slowest = max(slowest, time.monotonic() - started)
+            await asyncio.sleep(0.02)
+        return slowest
+
+    async def main() -> None:
+        async with session(hasty, WRITE) as writer, session(hasty, READ) as other:
+            for number, deaf in enumerate((DEAF, insert("", DEAF), insert("", f"{DEAF} UNION ALL SELECT 1"))):
+                assert not (await call(writer, "execute_insert", query=insert(f"before {number}")))[0]
+                restarts = (await asyncio.to_thread(health, hasty))["engines"]["work"]["restarts"]
+                tool = "execute_insert" if deaf.startswith("INSERT") else "queryData"
+                bomb = asyncio.ensure_future(writer.call_tool(tool, {"query": deaf}))
+                await beside(other, bomb)
+                answer = await bomb
+                assert answer.is_error
+                text = answer.content[0].text
+                assert LIMIT_WORDS.search(text), text
+                assert FAULT_MARK not in (answer.meta or {}), "the statement is to blame, not the endpoint"
+                assert (await asyncio.to_thread(health, hasty))["engines"]["work"]["restarts"] == restarts + 1
+                assert not (await call(writer, "execute_insert", query=insert(f"after {number}")))[0]
+            failed, text = await call(writer, "queryData", query=names)
+            assert not failed
+            assert json.loads(text)["rows"] == [[f"{when} {n}"] for n in range(3) for when in ("before", "after")]
+
+    response = httpx2.post(f"{hasty.url}/control/fresh", json={}, headers=control(hasty), timeout=60)
+    assert response.status_code == 200
+    asyncio.run(asyncio.wait_for(main(), 300))
+    # what a grader reads is the same
+    assert len(ask(hasty_http, names)["results"][0]["rows"]) == 6
+    changes = httpx2.post(f"{hasty.url}/control/catalogue", headers=control(hasty), timeout=60).json()
+    assert changes.get("changes") == []
+    httpx2.post(f"{hasty.url}/control/fresh", json={}, headers=control(hasty), timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("expression", "size"),
+    [
+        ("repeat('x', 10000000)", None), ("repeat('x', 10000001)", "10,000,001"),
+        ("repeat('ab', 5000001)", "10,000,002"),
+        ("space(20 * 1000 * 1000)", "20,000,000"), ("lpad('x', 10 ** 9, 'y')", "1,000,000,000"),
+        ("rpad('x', POWER(10, 9), 'y')", "1,000,000,000"), ("REPLICATE('x', -1)", None),
+        ("repeat('x', LEN('abc') * 5000000)", "15,000,000"), ("repeat(upper('a') || 'b', 6000000)", "12,000,000"),
+        ("LEN(list_value(range(1000000)))", None), ("LEN(range(1000001))", "1,000,001"),
+        ("LEN(range(0, 100000000, 100))", None), ("LEN(range(0, -100000000, -2))", "50,000,000"),
+        ("LEN(generate_series(1, 1_000_000_000))", "999,999,999"), ("bitstring('1', 100000000)", "100,000,000"),
+        ("LEN(list_resize(range(3), 100000000, 0))", "100,000,000"), ("repeat('x', 10 ** 400)", "inf"),
+        ("LEN(range(DATE '2026-01-01', DATE '2026-02-01', INTERVAL 1 DAY))", None),
+        ("COUNT(*) FROM range(6000000)", None),
+        ("LEN(range(DATE '2026-01-01', DATE '2030-01-01', INTERVAL 1 HOUR))", None),
+        ("LEN(range(TIMESTAMP '2020-01-01', TIMESTAMP '2026-01-01', INTERVAL 1 MINUTE))", "3,156,480"),
+        ("LEN(generate_series(DATE '2000-01-01', DATE '2026-01-01', INTERVAL '1 second'))", "820,540,800"),
+    ],
+)  # fmt: skip
+def test_what_a_number_in_a_statement_asks_for_is_bounded(engine: Engine, expression: str, size: str | None) -> None:
+    order = {"sql": f"SELECT {expression}", "allowed": ("select",), "max_rows": 1, "max_bytes": 100, "truncate": True}
+    if size is None:
+        engine.run(Running(), order, lambda: None)
+    else:
+        with pytest.raises(EngineError, match=rf"{re.escape(size)} (characters|elements) is larger than it may be"):
+            engine.run(Running(), order, lambda: None)
+
+
+def test_values_together_are_bounded_too(engine: Engine) -> None:
+    large = ", ".join(["repeat('x', 9000000)"] * 6)
+    with pytest.raises(EngineError, match="together are larger than they may be, 50,000,000"):
+        run(engine, f"SELECT LEN(concat({large}))")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "list_aggregate(range(3), 'reservoir_quantile', 0.5)",
+        "list_aggr(list_value('a'), 'getenv')",
+        "aggregate(range(3), x)",
+        "array_aggregate(range(3), 'approx_' || 'top_k', 2)",
+        "array_aggr(range(3), lower('SUM'))",
+        "list_aggregate(range(3))",
+        "json_transform('[]', repeat('[', 100000))",
+        "json_transform_strict('1', '" + "[" * 3_000 + "')",
+        "from_json('1', x)",
+        "json_contains('1', '1')",
+        "CAST(repeat('9', 1000000) AS BIGNUM)",
+        "TRY_CAST('1' AS VARINT)",
+    ],
+)
+def test_what_would_get_round_the_list_of_functions_or_end_the_engine(engine: Engine, call: str) -> None:
+    with pytest.raises(EngineError, match=r"as a literal text|is not allowed"):
+        run(engine, f"SELECT {call} FROM (SELECT 'sum' AS x) t")
+
+
+def test_an_engine_that_has_failed_inside_is_replaced_and_shows_no_stack(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise duckdb.InternalException("INTERNAL Error: x\nStack Trace: /usr/lib/libduckdb.so(_ZN6duckdb9ExceptionC2E)")
+
+    assert not engine.damaged
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._guard, "check", failing)
+        with pytest.raises(EngineError, match=r"^the SQL engine has failed on this statement") as caught:
+            run(engine, "SELECT 12345")
+    assert caught.value.code == "damaged"
+    assert engine.damaged
+    assert clean("Some Error: y\nStack Trace: z") == "Some Error: y"
+
+
+@pytest.mark.parametrize("number", ["7 / 0", "7 % 0", "7 // 0"])
+def test_a_length_that_cannot_be_reckoned_is_left_to_the_engine(engine: Engine, number: str) -> None:
+    with pytest.raises(EngineError, match="Division by zero") as caught:
+        run(engine, f"SELECT repeat('x', {number})")
+    assert "SET " not in str(caught.value)
 
 
 @LINUX

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gzip
 import json
+import re
 import socket
 import threading
 import time
@@ -232,11 +233,48 @@ def test_lengths_that_lie(wire: Wire) -> None:
         ("Transfer-Encoding: chunked\r\n", b"zz\r\n", {400}),
         ("Transfer-Encoding: gzip, chunked\r\n", b"0\r\n\r\n", {400, 501}),
         ("Transfer-Encoding: chunked\r\n", b"15\r\n" + ASKING + b"\r\n0\r\n\r\n", {200}),
+        ("Content-Length: 21\r\nTransfer-Encoding: chunked\r\n", b"15\r\n" + ASKING + b"\r\n0\r\n\r\n", {400}),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", b"0\r\n\r\n" + ASKING, {400}),
         ("", b"", {200}),
     ):
         status, text = wire.ask(wire.head("POST /api/query HTTP/1.1", extra=extra + "Connection: close\r\n\r\n") + body)
         assert status in statuses, (extra, text[:200])
         assert "Traceback" not in text
+
+
+def test_requests_in_one_go_are_answered_in_their_order(wire: Wire) -> None:
+    def one(number: int, end: str = "") -> bytes:
+        body = json.dumps({"query": f"SELECT {number} AS a"}).encode()
+        return wire.head("POST /api/query HTTP/1.1", extra=f"Content-Length: {len(body)}\r\n{end}\r\n") + body
+
+    _, text = wire.ask(b"".join(one(n) for n in range(5)) + one(5, "Connection: close\r\n"))
+    assert re.findall(r'"rows":\[\[(\d)\]\]', text) == list("012345")
+
+
+@pytest.mark.parametrize("start", [b"GET /\r\n\r\n", b"\x16\x03\x01\x00\xa5\x01\x00\r\n\r\n", b"\r\n\r\n\x00"])
+def test_what_is_no_http_request(wire: Wire, start: bytes) -> None:
+    status, text = wire.ask(start)
+    assert status in (0, 400, 421)
+    assert "Traceback" not in text
+    assert wire.post()[0] == 200
+
+
+@pytest.mark.parametrize(
+    "number", ["1e999", "-1e999", "1E+400", '{"value": 1e999}', '{"value": -1e999, "dataType": "DOUBLE"}', "[1e999]"]
+)
+def test_numbers_that_json_has_and_a_double_has_not(wire: Wire, number: str) -> None:
+    for path, parameters in (("/api/query", f'{{"p": {number}}}'), ("/api/batch", f'[{{"p": 1}}, {{"@p": {number}}}]')):
+        query = "DELETE FROM [Warehouse_System].[WH_DATA].[REVIEW_QUEUE] WHERE ID = @p"
+        body = f'{{"query": "{query}", "parameters": {parameters}}}'
+        status, text = wire.post(path, body.encode())
+        assert (status, '"code":"INVALID_REQUEST"' in text, "is too large" in text) == (200, True, True), text
+    assert wire.post()[0] == 200
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_the_encodings_that_json_may_have(wire: Wire, encoding: str) -> None:
+    status, text = wire.post(body='{"query": "SELECT \'é🙂\' AS a"}'.encode(encoding))
+    assert (status, '[["é🙂"]]'.encode().decode("latin-1") in text) == (200, True)
 
 
 def test_heads_that_are_too_much(wire: Wire) -> None:
@@ -303,6 +341,59 @@ def test_other_methods_run_nothing(endpoint: EndpointProcess, http: httpx2.Clien
         assert "rows" not in response.text
         assert "fresh" not in response.text
     assert health(endpoint)["generation"] == 1
+
+
+def test_sessions_that_are_not_ones_own(endpoint: EndpointProcess, http: httpx2.Client) -> None:
+    """Forged, ended and of odd forms: each is answered with an error, runs nothing, and leaves the others alone."""
+    headers = {**basic(endpoint), **BOTH}
+
+    def session() -> str:
+        return http.post("/mcp", json=INITIALIZE, headers=headers).headers["mcp-session-id"]
+
+    def asking(identity: str | None) -> httpx2.Response:
+        params = {"name": "queryData", "arguments": {"query": "SELECT 4711 AS a"}}
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        own = {} if identity is None else {"mcp-session-id": identity}
+        return http.post("/mcp", json=message, headers={**headers, **own})
+
+    kept, ended = session(), session()
+    assert http.delete("/mcp", headers={**headers, "mcp-session-id": ended}).status_code == 200
+    for identity in (ended, "0" * 32, "../../x", "a" * 5_000, "' OR 1=1", "%00", kept[:-1], kept.upper() + "x", None):
+        response = asking(identity)
+        assert response.status_code in (400, 404), identity
+        assert "4711" not in response.text
+    for identity in (ended, "x" * 32):
+        assert http.delete("/mcp", headers={**headers, "mcp-session-id": identity}).status_code == 404
+    wrong = {**headers, "authorization": "Basic eDp5", "mcp-session-id": kept}
+    assert http.delete("/mcp", headers=wrong).status_code == 401
+    assert "4711" in asking(kept).text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        [], [1], [{"jsonrpc": "2.0", "id": 1, "method": "ping"}], None, "x", 1, {}, {"jsonrpc": "2.0"},
+        {"jsonrpc": "1.0", "id": 1, "method": "ping"},
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": [1]},
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "queryData", "arguments": [1]}},
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": 1}},
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "../../etc/passwd", "arguments": {}}},
+        {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "file:///etc/passwd"}},
+        {"jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage"},
+        {"jsonrpc": "2.0", "id": {"a": 1}, "method": "ping"},
+        {"jsonrpc": "2.0", "id": 10**300, "method": "ping"}, {"jsonrpc": "2.0", "id": 1, "method": ""},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}},
+    ],
+)  # fmt: skip
+def test_messages_that_are_no_request(endpoint: EndpointProcess, http: httpx2.Client, message: Any) -> None:
+    headers = {**basic(endpoint), **BOTH}
+    headers["mcp-session-id"] = http.post("/mcp", json=INITIALIZE, headers=headers).headers["mcp-session-id"]
+    response = http.post("/mcp", json=message, headers=headers)
+    assert response.status_code in (200, 202, 400)
+    assert not re.search(r"Traceback|site-packages|/tmp/|root:|\.py\b", response.text)
+    again = http.post("/mcp", json={"jsonrpc": "2.0", "id": 2, "method": "ping"}, headers=headers)
+    assert again.status_code == 200
+    assert http.delete("/mcp", headers=headers).status_code == 200
 
 
 def test_sessions_that_are_never_closed_cost_little(endpoint: EndpointProcess) -> None:

@@ -15,6 +15,7 @@ from sqlglot.dialects import DuckDB, Postgres
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.tsql import TSQL
 from sqlglot.errors import SqlglotError
+from sqlglot.parser import binary_range_parser
 from sqlglot.parsers.tsql import TSQLParser
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -165,7 +166,7 @@ def _format(args: list[Any]) -> exp.Expr:
     value: exp.Expr = exp.cast(args[0], exp.DType.DOUBLE)
     text = pattern.name
     found = _NUMBER_FORMATS.fullmatch(text)
-    picture = re.fullmatch(r"(?P<group>#,##)?0(?:\.(?P<places>0+))?(?P<percent>%)?", text)
+    picture = re.fullmatch(r"(?P<group>#,##)?(?P<whole>0{1,20})(?:\.(?P<places>0{1,20}))?(?P<percent>%)?", text)
     if found:
         kind = found["kind"].lower()
         places = int(found["digits"]) if found["digits"] else 2
@@ -178,9 +179,12 @@ def _format(args: list[Any]) -> exp.Expr:
     else:
         dated: exp.Expr = TSQLParser.FUNCTIONS["FORMAT"](args)
         return dated
+    width = ""
+    if picture and not group and len(picture["whole"]) > 1:  # at least so many digits
+        width = f"0{len(picture['whole']) + (places + 1 if places else 0)}"
     if percent:
         value = exp.Mul(this=value, expression=exp.Literal.number(100))
-    shape = f"{before}{{:{',' if group else ''}.{places}f}}{after}"
+    shape = f"{before}{{:{width}{',' if group else ''}.{places}f}}{after}"
     return exp.Anonymous(this="format", expressions=[exp.Literal.string(shape), value])
 
 
@@ -259,6 +263,12 @@ def _str(args: list[Any]) -> exp.Expr:
     return exp.Anonymous(this="lpad", expressions=[text, length, exp.Literal.string(" ")])
 
 
+def _age(args: list[Any]) -> exp.Expr:
+    """AGE(date) counts from the clock, which stands still here."""
+    now = [exp.CurrentTimestamp()] if len(args) == 1 else []
+    return exp.Anonymous(this="age", expressions=[exp.cast(node, exp.DType.TIMESTAMP) for node in (*now, *args)])
+
+
 def _datetime(args: list[Any]) -> exp.Expr:
     return exp.cast(args[0], exp.DType.TIMESTAMP)
 
@@ -269,6 +279,13 @@ def _now(_: list[Any]) -> exp.Expr:
 
 def _today(_: list[Any]) -> exp.Expr:
     return exp.CurrentDate()
+
+
+def _regexp_replace(args: list[Any]) -> exp.Expr:
+    """A text in the fourth place holds options, a number the place to begin at."""
+    if len(args) == 4 and isinstance(args[3], exp.Literal) and args[3].is_string:
+        return exp.Anonymous(this="regexp_replace", expressions=args)
+    return exp.RegexpReplace.from_arg_list(args)
 
 
 def _named(name: str) -> Builder:
@@ -283,12 +300,14 @@ class ConnectSQL(TSQL):
         QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
         KEYWORDS: ClassVar[dict[str, TokenType]] = {
             **TSQL.Tokenizer.KEYWORDS,
+            "SUMMARIZE": TokenType.SUMMARIZE,
             "TIMESTAMP": TokenType.TIMESTAMP,  # SQL-92's type, not T-SQL's row version
         }
 
     class Parser(TSQLParser):
         FUNCTIONS: ClassVar[dict[str, Any]] = {
             **TSQLParser.FUNCTIONS,
+            "AGE": _age,
             "CHOOSE": _choose,
             "CURDATE": _today,
             "DATALENGTH": _named("strlen"),
@@ -304,9 +323,11 @@ class ConnectSQL(TSQL):
             ),
             "FORMAT": _format,
             "GETUTCDATE": _now,
+            "NCHAR": _named("chr"),
             "NOW": _now,
             "PATINDEX": _patindex,
             "RAND": _named("random"),
+            "REGEXP_REPLACE": _regexp_replace,
             "STDEVP": _named("stddev_pop"),
             "STR": _str,
             "STRFTIME": _named("strftime"),
@@ -323,6 +344,10 @@ class ConnectSQL(TSQL):
             "VAR": _named("var_samp"),
             "VARP": _named("var_pop"),
             "GET_CURRENT_TIMESTAMP": _now,
+        }
+        RANGE_PARSERS: ClassVar[dict[TokenType, Any]] = {
+            **TSQLParser.RANGE_PARSERS,
+            TokenType.TILDE: binary_range_parser(exp.RegexpLike),
         }
 
 
@@ -453,6 +478,7 @@ def _parse_message(error: SqlglotError) -> str:
         where = f"line {one.get('line')}, column {one.get('col')}"
         what = str(one.get("description") or "syntax error")
         missing = re.match(r"Required keyword: '\w+' missing for <class '[\w.]*\.(\w+)'>", what)
+        what = re.sub(r"Expected table name but got <Token.*>", "the name of a table is missing", what)
         what = f"{missing.group(1).upper()} is incomplete" if missing else what
         return f"Parser Error: {what} at {where}" + (f", near {near!r}" if near else "")
     plain = re.sub("\x1b\\[[0-9;]*m", "", str(error))

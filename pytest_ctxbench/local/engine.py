@@ -46,7 +46,7 @@ _UNUSABLE = 70
 
 
 class EngineError(Exception):
-    """A statement failed. `code` is for the supervisor: sql, timeout, memory, interrupted, too_large, engine.
+    """A statement failed. `code` is for the supervisor: sql, timeout, memory, interrupted, too_large, damaged, engine.
 
     Its message is one line; one that quotes much of the statement is cut.
     """
@@ -150,6 +150,8 @@ class Engine:
         self._tables: tuple[Table, ...] = ()
         self._read_only = True
         self._write = threading.Lock()
+        #: Whether a statement has brought the engine to a state that it did not expect; the process is to be replaced.
+        self.damaged = False
         self._spare: _Spare | None = None
         self._spare_lock = threading.Lock()
 
@@ -259,7 +261,9 @@ class Engine:
         except EngineError:
             raise
         except Exception as error:
-            raise _explained(error, running, self._limits) from None
+            explained = _explained(error, running, self._limits)
+            self.damaged = self.damaged or (isinstance(explained, EngineError) and explained.code == "damaged")
+            raise explained from None
 
     def _check(self, cursor: duckdb.DuckDBPyConnection, statement: Statement) -> None:
         if self._guard is None:
@@ -457,6 +461,8 @@ def _explained(error: Exception, running: Running, limits: EngineLimits) -> Exce
     text = str(error)
     if isinstance(error, duckdb.FatalException):
         os._exit(_UNUSABLE)  # the engine refuses everything from now on; the server starts a new process
+    if isinstance(error, duckdb.InternalException):  # a fault of the engine, told with its stack
+        return EngineError("the SQL engine has failed on this statement; write it in another way", "damaged")
     if isinstance(error, duckdb.InterruptException) or running.stopped:
         return EngineError(*_why(running.stopped or ("timeout" if "time" in text else "cancelled"), limits))
     if isinstance(error, duckdb.OutOfMemoryException) or re.search("bad_alloc|could not allocate", text, re.I):
@@ -476,12 +482,14 @@ def _why(reason: str, limits: EngineLimits) -> tuple[str, str]:
 _NO_ADVICE = re.compile(
     r'\s*Did you mean "(?:pg_|duckdb_|sqlite_|pragma_|system\.|temp\.|information_)[^"]*"\?'
     r'|\s*Use "?(?:SET|PRAGMA) [^.]*\.'
+    r"|, or SET [^.]*(?=\.)"
+    r"|\s*\* SET \w+=\w+ to allow this behavior\."
 )
 
 
 def clean(message: str) -> str:
     """The engine's own words without paths and without the echo of the translated statement."""
-    message = re.split(r"\n\s*\nLINE \d+:|\nLINE \d+:", message)[0]
+    message = re.split(r"\n\s*\nLINE \d+:|\nLINE \d+:|\s*Stack Trace:", message)[0]
     message = re.sub(r"(?<![\w.])/(?:[\w.+-]+/)+[\w.+-]*", "<path>", message)
     message = _NO_ADVICE.sub("", message)
     return message.strip()

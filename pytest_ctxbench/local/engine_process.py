@@ -147,6 +147,8 @@ class _Service:
 
     def _is_worn(self) -> bool:
         """Whether what is left would no longer do for any statement that may run."""
+        if self._engine.damaged:
+            return True
         size, resident = _used_mb()
         needed = self._limits.memory_mb + _BESIDES_MB
         return resident > needed or (self._address_space_mb > 0 and size > self._address_space_mb - needed)

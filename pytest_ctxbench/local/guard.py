@@ -7,46 +7,32 @@ cannot be had (anything but a SELECT) is a refusal.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .dialect import SqlError
+from .functions import ALLOWED_FUNCTIONS, TABLE_FUNCTIONS
+from .lengths import MAX_TOGETHER, literal_text, size_asked_for
 from .schema import Table
 from .sql import META_SCHEMA, META_TABLES
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["DENIED_FUNCTIONS", "Guard"]
+__all__ = ["Guard"]
 
 _QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 _SOURCES = frozenset(
     {"BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "EMPTY_FROM", "PIVOT", "SHOW_REF"}
 )
-_TABLE_FUNCTIONS = frozenset({"unnest", "generate_series", "range"})
-
-#: Functions that read or change something outside the statement: settings, files, the session, clocks, other
-#: statements, sequences; and the engine's internal ones. Names are compared in full.
-DENIED_FUNCTIONS = re.compile(
-    r"""
-    __internal_.* | read_.* | duckdb_.* | pragma_.* | pg_(?!typeof|size_pretty).* | has_.*_privilege | inet_.*
-    | glob | sniff_csv | query | query_table | getenv | getvariable | current_setting | set_config | write_.*
-    | which_secret
-    | json_serialize_.* | json_deserialize_.* | json_execute_.* | parse_duckdb_log_message | in_search_path
-    | nextval | currval | setval | setseed | sleep_ms | invoke | alias | stats | index_key | get_block_size
-    | current_(query|query_id|connection_id|transaction_id|schemas?|role|user|database|catalog) | txid_current
-    | user | session_user | version
-    | (col|obj|shobj)_description | format_type | format_pg_type | map_to_pg_oid | map_type_id_to_pg_oid
-    | create_sort_key | (to_)?aggregate_state | to_aggregate_state | finalize | combine | remap_struct
-    | now | today | get_current_time(stamp)? | transaction_timestamp | current_local.* | current_date | ago | age_now
-    | st_.* | variant_bytes.* | variant_to_.* | hive_partition_component
-    | add_.* | arrow_scan.* | pandas_scan | python_.* | parquet_.* | checkpoint | force_checkpoint | summary | show.*
-    | (de)?register_.* | (create|destroy|remove)_.*external.* | enable_.* | disable_.* | truncate_.* | seq_scan
-    """,
-    re.X,
-)
+#: Kinds of expressions, by the engine's names of their classes.
+_EXPRESSIONS = frozenset(
+    {"BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "DEFAULT", "FUNCTION",
+     "LAMBDA", "OPERATOR", "PARAMETER", "POSITIONAL_REFERENCE", "STAR", "SUBQUERY", "TYPE", "WINDOW"}
+)  # fmt: skip
 
 #: Names that the engine reads as its clock when no column has them.
 _CLOCK_COLUMNS = frozenset(
@@ -56,12 +42,14 @@ _CLOCK_COLUMNS = frozenset(
 _SESSION_COLUMNS = frozenset({"current_catalog", "current_role", "current_schema", "current_user", "session_user"})
 
 
+#: Functions that call another one by its name.
+_CALLING = frozenset({"aggregate", "array_aggr", "array_aggregate", "list_aggr", "list_aggregate"})
+
+#: Whole numbers of any length: reading one of a million digits takes minutes, and nothing stops it.
+_REFUSED_TYPES = frozenset({"bignum", "varint"})
+
 #: Expressions of one statement when the engine's macros in it are written out; a macro's copies count each.
 _MAX_EXPANDED = 50_000
-#: Length in characters that a function may be asked for, where it is a number in the statement. Making a text of a
-#: gigabyte is one step to the engine, so no interrupt reaches it.
-_MAX_LENGTH = 100_000_000
-_LENGTHS = {"repeat": 1, "lpad": 1, "rpad": 1, "space": 0, "bitstring": 1}
 
 
 class Guard:
@@ -69,7 +57,7 @@ class Guard:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, tables: Iterable[Table]) -> None:
         names = connection.execute("SELECT DISTINCT lower(function_name) FROM duckdb_functions()").fetchall()
-        self._denied = frozenset(str(n) for (n,) in names if DENIED_FUNCTIONS.fullmatch(str(n)))
+        self._denied = frozenset(str(n) for (n,) in names) - ALLOWED_FUNCTIONS
         views = connection.execute(
             "SELECT lower(view_name) FROM duckdb_views() WHERE internal AND schema_name IN ('main', 'pg_catalog')"
         ).fetchall()  # those that need no schema before their name
@@ -103,8 +91,9 @@ class Guard:
         self._walk(node)
 
     def _walk(self, root: Any) -> None:
+        named_user = _gives_name(root, "user")
         pending: list[tuple[Any, int, frozenset[str]]] = [(root, 1, frozenset())]
-        expanded = 0
+        expanded, asked = 0, 0.0
         while pending:
             node, copies, ctes = pending.pop()
             if isinstance(node, list):
@@ -114,7 +103,7 @@ class Guard:
                 continue
             kind = node.get("type")
             if isinstance(kind, str):
-                self._node(kind, node, ctes)
+                self._node(kind, node, ctes, named_user)
                 expanded += copies if copies > 1 else 0
                 if expanded > _MAX_EXPANDED:
                     raise SqlError(
@@ -122,15 +111,23 @@ class Guard:
                     )
             called = node.get("function_name")
             if isinstance(called, str):
+                asked += size_asked_for(called.lower(), node.get("arguments") or [])
+                if asked > MAX_TOGETHER:
+                    raise SqlError(
+                        f"the values of this statement together are larger than they may be, {MAX_TOGETHER:,}"
+                    )
                 copies = min(copies * self._copies.get(called.lower(), 1), _MAX_EXPANDED + 1)
             if kind == "RECURSIVE_CTE_NODE":
-                ctes |= {str(node.get("cte_name")).lower()}
+                ctes |= {_folded(node.get("cte_name"))}
             for entry in _cte_entries(node):  # each of them knows those before it
                 pending.append((entry.get("value"), copies, ctes))
-                ctes |= {str(entry.get("key")).lower()}
-            pending += [(child, copies, ctes) for key, child in node.items() if key != "cte_map"]
+                ctes |= {_folded(entry.get("key"))}
+            children = {key: child for key, child in node.items() if key != "cte_map"}
+            if kind == "TABLE_FUNCTION":  # it gives rows one after the other, so it makes nothing that is large
+                children["function"] = list((children.get("function") or {}).values())
+            pending += [(child, copies, ctes) for child in children.values()]
 
-    def _node(self, kind: str, node: dict[str, Any], ctes: frozenset[str]) -> None:
+    def _node(self, kind: str, node: dict[str, Any], ctes: frozenset[str], named_user: bool) -> None:
         if kind.endswith("_NODE"):
             if kind not in _QUERY_NODES:
                 raise SqlError(f"{kind.split('_')[0]} inside a query is not allowed")
@@ -141,9 +138,11 @@ class Guard:
         if kind == "BASE_TABLE":
             self._table(node, ctes)
         elif kind == "TABLE_FUNCTION":
-            name = str((node.get("function") or {}).get("function_name", "")).lower()
-            if name not in _TABLE_FUNCTIONS:
-                raise SqlError(f"the table function {name} is not allowed")
+            function = node.get("function") or {}
+            path = (function.get("qualified_name") or {}).get("path") or [""]
+            for name in (str(function.get("function_name", "")).lower(), str(path[-1]).lower()):
+                if name not in TABLE_FUNCTIONS:
+                    raise SqlError(f"the table function {name} is not allowed")
         elif kind == "SHOW_REF":
             if node.get("query") is None:
                 raise SqlError("SHOW is not allowed; the metadata tools list what there is")
@@ -153,29 +152,48 @@ class Guard:
                 raise SqlError(f"{names[0]} is not available; GETDATE() gives the frozen reference date")
             if len(names) == 1 and str(names[0]).lower() in _SESSION_COLUMNS:
                 raise SqlError(f"{names[0]} is not available")
+            if len(names) == 1 and str(names[0]).lower() == "user" and not named_user:
+                raise SqlError("user is not available")
+        elif kind == "TYPE" and str(node.get("type_name")).lower() in _REFUSED_TYPES:
+            raise SqlError(f"the type {node['type_name']} is not allowed; use DECIMAL(38, n) or DOUBLE")
+        expression = node.get("class")
+        if isinstance(expression, str) and expression not in _EXPRESSIONS:
+            raise SqlError(f"this kind of expression ({expression.lower()}) is not allowed")
         called = node.get("function_name")
-        if isinstance(called, str) and called.lower() in self._denied:
-            raise SqlError(f"the function {called} is not allowed")
-        if isinstance(called, str) and called.lower() in _LENGTHS:
-            _refuse_length(called.lower(), node.get("arguments") or [])
+        if isinstance(called, str):
+            path = (node.get("qualified_name") or {}).get("path") or [called]
+            for name in {called.lower(), str(path[-1]).lower()}:
+                self._function(name, node.get("arguments") or [])
+
+    def _function(self, name: str, arguments: list[Any]) -> None:
+        """Raises `SqlError` unless a call of `name` may run."""
+        if name in self._denied:
+            raise SqlError(f"the function {name} is not allowed")
+        if name not in ALLOWED_FUNCTIONS:
+            near = difflib.get_close_matches(name, ALLOWED_FUNCTIONS, n=1, cutoff=0.7)
+            hint = f'; did you mean "{near[0]}"?' if near else ""
+            raise SqlError(f"Catalog Error: the function {name} does not exist{hint}")
+        if name == "age" and len(arguments) < 2:
+            raise SqlError("AGE takes two dates; GETDATE() gives the frozen reference date")
+        if name in _CALLING:
+            called = literal_text(arguments[1].get("expression")) if len(arguments) > 1 else None
+            if called is None or called.lower() not in ALLOWED_FUNCTIONS:
+                raise SqlError(f"{name} takes the name of an aggregate as a literal text, like 'sum'")
 
     def _table(self, node: dict[str, Any], ctes: frozenset[str]) -> None:
         path = tuple(str(p) for p in (node.get("qualified_name") or {}).get("path") or [])
-        if path in self._tables or (len(path) == 1 and path[0].lower() in ctes):
+        if path in self._tables or (len(path) == 1 and _folded(path[0]) in ctes):
             return
         raise SqlError(f"Table {'.'.join(path) or '?'} does not exist")
 
 
-def _refuse_length(name: str, arguments: list[Any]) -> None:
-    place = _LENGTHS[name]
-    value = arguments[place].get("expression") if len(arguments) > place else None
-    while isinstance(value, dict) and value.get("class") == "CAST":
-        value = value.get("child")
-    literal = value.get("literal") if isinstance(value, dict) else None
-    if not isinstance(literal, dict) or literal.get("kind") not in ("INTEGER", "NUMERIC"):
-        return
-    if (number := float(literal["text"].replace("_", ""))) > _MAX_LENGTH:
-        raise SqlError(f"{name}: a text of {number:,.0f} characters is larger than it may be, {_MAX_LENGTH:,}")
+_FOLDING = str.maketrans({chr(c): chr(c + 32) for c in range(ord("A"), ord("Z") + 1)})
+
+
+def _folded(name: Any) -> str:
+    """A name as the engine compares names: without the case of A to Z alone. A name that only looks like one of WITH
+    would be a file to it."""
+    return str(name).translate(_FOLDING)
 
 
 def _macro_copies(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
@@ -205,6 +223,21 @@ def _cte_names(root: Any) -> Iterable[str]:
         elif isinstance(node, dict):
             yield from (str(entry.get("key")) for entry in _cte_entries(node))
             pending.extend(node.values())
+
+
+def _gives_name(root: Any, wanted: str) -> bool:
+    """Whether anything of the statement is called so; then a column of that name is not what the engine knows by it."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            names = [node.get("alias"), *(node.get("column_name_alias") or []), *(node.get("aliases") or [])]
+            if any(isinstance(name, str) and name.lower() == wanted for name in names):
+                return True
+            pending.extend(node.values())
+        elif isinstance(node, list):
+            pending.extend(node)
+    return False
 
 
 def _cte_entries(node: dict[str, Any]) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ import binascii
 import contextlib
 import hmac
 import json
+import math
 import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -199,6 +200,9 @@ class _Door:
                 {"error": {"code": "UNAUTHORIZED", "message": "user name or password is wrong"}},
                 ((b"www-authenticate", b'Basic realm="ctxbench", charset="UTF-8"'),),
             )
+            return
+        if b"transfer-encoding" in headers and b"content-length" in headers:  # two answers to where the body ends
+            await _send_json(send, 400, _error("INVALID_REQUEST", "two lengths were given"), _CLOSE)
             return
         length = headers.get(b"content-length", [b"0"])[0]
         if length.isdigit() and int(length) > _MAX_BODY:
@@ -570,7 +574,9 @@ class _Rest:
 def _statement_order(body: bytes) -> dict[str, Any]:
     """The JSON object of a request that runs SQL. Raises `_Refused`."""
     try:
-        order = json.loads(body, parse_constant=_no_number)
+        order = json.loads(body, parse_constant=_no_number, parse_float=_finite)
+    except _TooLargeNumber as error:
+        raise _Refused(str(error)) from None
     except (ValueError, RecursionError):
         raise _Refused("the request body is not JSON") from None
     if not isinstance(order, dict):
@@ -581,6 +587,18 @@ def _statement_order(body: bytes) -> dict[str, Any]:
         if order.get(name) is not None and not isinstance(order[name], str):
             raise _Refused(f"{name} must be text")
     return order
+
+
+class _TooLargeNumber(ValueError):
+    pass
+
+
+def _finite(text: str) -> float:
+    """1e999 is JSON, but no number that can be passed on."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise _TooLargeNumber(f"the number {text[:40]} of the request body is too large")
+    return number
 
 
 def _no_number(name: str) -> None:

@@ -224,10 +224,36 @@ def _name_columns(tree: exp.Expr) -> None:
             if not isinstance(item, exp.Alias | exp.Column | exp.Star | exp.Columns) and not item.find(
                 exp.Star, exp.Columns
             ):
-                name = " ".join(write(item, TSQL).split())[:_NAME_CHARS]
+                # T-SQL has no words for some functions of other dialects
+                words = write(item, TSQL) or write(item, DuckDB)
+                name = " ".join(words.split())[:_NAME_CHARS] or "column"
                 item.replace(exp.alias_(item.copy(), name, quoted=True))
             elif isinstance(item, exp.Count):
                 item.replace(exp.alias_(item.copy(), write(item, TSQL), quoted=True))
+
+
+#: What a column is filled with by itself is the system's own business.
+_WITHOUT_DEFAULTS = 'SELECT * REPLACE (NULL AS "default") FROM'
+
+
+def _hide_defaults(tree: exp.Expr) -> None:
+    """DESCRIBE in FROM, as `_describe` does it for a DESCRIBE that is the statement."""
+    for described in list(tree.find_all(exp.Describe, exp.Summarize)):
+        if isinstance(described.this, exp.Table):
+            described.set("this", exp.select("*").from_(described.this.copy()))
+        if isinstance(described, exp.Describe):
+            shown = exp.select("*").from_(exp.Subquery(this=described.copy()))
+            shown.selects[0].set("replace", [exp.alias_(exp.null(), "default", quoted=True)])
+            described.replace(shown)
+
+
+def _rewrite_order(tree: exp.Expr) -> None:
+    """ORDER BY ALL: the reader takes ALL for a column."""
+    for ordered in tree.find_all(exp.Ordered):
+        column = ordered.this
+        bare = isinstance(column, exp.Column) and len(column.parts) == 1 and not column.this.args.get("quoted")
+        if bare and column.name.upper() == "ALL":
+            column.replace(exp.var("ALL"))
 
 
 def _rewrite_limits(tree: exp.Expr) -> None:
@@ -342,6 +368,8 @@ class Translator:
     def _prepare(self, tree: exp.Expr, catalog: str | None, schema: str | None) -> exp.Expr:
         tree = _rewrite_clock(tree)
         self._resolve_tables(tree, catalog, schema)
+        _hide_defaults(tree)
+        _rewrite_order(tree)
         _rewrite_limits(tree)
         _rewrite_joins(tree)
         _rewrite_likes(tree)
@@ -358,6 +386,8 @@ class Translator:
             raise SqlError(f"{word} takes a table or a query")
         query = exp.select("*").from_(subject.copy()) if isinstance(subject, exp.Table) else subject.copy()
         text = f"{word} {_generate(self._prepare(query, catalog, schema))}"
+        if word == "DESCRIBE":
+            text = f"{_WITHOUT_DEFAULTS} ({text})"
         return Statement("select", text, (text,))
 
     # -- writing
@@ -581,9 +611,18 @@ class Translator:
 def _texty(node: exp.Expr) -> bool:
     """Text whatever the types of its parts are."""
     inner = node.unnest()
-    return isinstance(inner, exp.DPipe | exp.Concat | exp.Upper | exp.Lower | exp.Left | exp.Right | exp.Trim) or (
-        isinstance(inner, exp.Literal) and inner.is_string
+    return (
+        isinstance(inner, exp.DPipe | exp.Concat | exp.Upper | exp.Lower | exp.Left | exp.Right | exp.Trim)
+        or (isinstance(inner, exp.Literal) and inner.is_string)
+        or (isinstance(inner, exp.Anonymous) and inner.name.lower() in _TEXT_FUNCTIONS)
     )
+
+
+#: Those that the SQL library does not know, by the engine's names.
+_TEXT_FUNCTIONS = frozenset(
+    {"strftime", "format", "lpad", "rpad", "chr", "quotename", "space", "md5", "split_part", "string_agg", "typeof",
+     "regexp_replace", "regexp_extract", "array_to_string", "list_string_agg", "json_extract_string", "hex"}
+)  # fmt: skip
 
 
 def _depth(node: exp.Expr) -> int:

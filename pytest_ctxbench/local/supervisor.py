@@ -40,8 +40,8 @@ _REPLACED = "the database was replaced while the statement ran or waited"
 
 
 class EngineFailure(Exception):
-    """A statement got no result. `code`: sql, timeout, memory, too_large, engine; and where the statement is not to
-    blame: interrupted, unknown_outcome, unavailable."""
+    """A statement got no result. `code`: sql, timeout, memory, too_large, damaged, engine; and where the statement is
+    not to blame: interrupted, unknown_outcome, unavailable."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)

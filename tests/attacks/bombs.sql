@@ -59,3 +59,49 @@ SELECT SPACE(900000000)
 SELECT bitstring('1', 2000000000)
 -- expect: limited
 SELECT list_sort(range(30000000))
+-- expect: limited
+SELECT rpad('x', 1500000*1000, 'y')
+-- expect: limited
+SELECT rpad('x', n, 'y') FROM (SELECT 1500000000 AS n) t
+-- expect: limited
+SELECT repeat('ab', LEN(repeat('x', 40000)) * 40000)
+-- expect: limited
+SELECT repeat('ab', CAST('2000000000' AS INT))
+-- expect: limited
+SELECT LEN(repeat(repeat('x', 9000000), 9000000))
+-- expect: limited
+SELECT lpad('', CAST(POWER(10, 9) AS INT), 'abc')
+-- expect: limited
+SELECT list_reverse_sort(range(0, -30000000, -1))
+-- expect: limited
+SELECT COUNT(*) FROM (SELECT unnest(generate_series(1, 10**9)) AS x) t
+-- expect: limited
+SELECT list_transform(range(1000), x -> list_transform(range(1000), y -> list_transform(range(1000), z -> z)))
+-- expect: limited
+SELECT flatten(list_transform(range(10000), x -> range(10000)))
+-- expect: limited
+SELECT damerau_levenshtein(repeat('a', 100000), repeat('b', 100000))
+-- expect: limited
+SELECT jaro_winkler_similarity(repeat('ab', 500000), repeat('b', 500000))
+-- expect: limited
+SELECT strftime(TIMESTAMP '2026-01-01', repeat('%Y', 10000000))
+-- expect: limited
+SELECT array_to_string(list_transform(range(100000), x -> 'a'), repeat('b', 100000))
+-- expect: limited
+SELECT string_agg(a.Name || b.Name, ',') FROM {A} a, {A} b, {A} c
+-- expect: limited
+SELECT list(a.Name) FROM {A} a, {A} b, {A} c
+-- expect: limited
+SELECT histogram(a.Name || b.Name || c.Name) FROM {A} a, {A} b, {A} c
+-- expect: limited
+SELECT STRING_AGG(x, ',') OVER (ORDER BY x) FROM (SELECT CAST(range AS VARCHAR) AS x FROM range(100000)) t
+-- expect: limited
+SELECT COUNT(*) FROM range(100000) a, LATERAL (SELECT * FROM range(a.range)) b, LATERAL (SELECT * FROM range(b.range)) c
+-- expect: limited
+SELECT mode(range) OVER (ORDER BY range ROWS BETWEEN 1000000 PRECEDING AND 1000000 FOLLOWING) FROM range(3000000)
+-- expect: limited
+SELECT Name FROM {A} ORDER BY list_sort(range(1000000))
+-- expect: limited
+SELECT COUNT(*) FROM {A} a JOIN {A} b ON levenshtein(a.Name || repeat('x', 5000), b.Name || repeat('y', 5000)) > 3
+-- expect: limited
+INSERT INTO {Q} (ACCOUNT_NAME) SELECT rpad('x', n, 'y') FROM (SELECT 1500000000 AS n) t

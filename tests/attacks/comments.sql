@@ -78,3 +78,19 @@ SELECT
 SELECT FROM WHERE
 -- expect: refused
 SELECT 1 FROM
+-- expect: value [[1]]
+WITH "/etc/passwd" AS (SELECT 1 AS x) SELECT * FROM "/etc/passwd"
+-- expect: value [[1]]
+WITH "Ä" AS (SELECT 1 AS a) SELECT * FROM "Ä"
+-- expect: value [[1]]
+SELECT [a]]b] FROM (SELECT 1 AS [a]]b]) t
+-- expect: value [[1]]
+SELECT "a""b" FROM (SELECT 1 AS "a""b") t
+-- expect: value [["x"]]
+SELECT 'x' AS [; DROP TABLE x --]
+-- expect: value [[1]]
+SELECT 1 AS "'; DELETE FROM x; --"
+-- expect: value [[1, 2, 3]]
+SELECT 1 AS "select", 2 AS [from], 3 AS `where`
+-- expect: value [["'"]]
+SELECT ''''

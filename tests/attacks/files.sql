@@ -143,3 +143,25 @@ SELECT * FROM df
 SELECT * FROM self
 -- expect: refused
 LOAD '/tmp/evil.duckdb_extension'
+-- expect: refused
+WITH "Ä.csv" AS (SELECT 1 AS a) SELECT * FROM "ä.csv"
+-- expect: refused
+WITH "Ä/x.parquet" AS (SELECT 1 AS a) SELECT * FROM "ä/x.parquet"
+-- expect: refused
+WITH "ДАННЫЕ.json" AS (SELECT 1 AS a) SELECT * FROM "данные.json"
+-- expect: refused
+WITH x AS (SELECT * FROM "y.csv"), "y.csv" AS (SELECT 1 AS a) SELECT * FROM x
+-- expect: refused
+WITH x AS (WITH "y.csv" AS (SELECT 1 AS a) SELECT * FROM "y.csv") SELECT * FROM "y.csv"
+-- expect: refused
+SELECT * FROM (WITH "t.csv" AS (SELECT 1 AS a) SELECT * FROM "t.csv") q, "t.csv"
+-- expect: refused
+WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r, glob('*') WHERE n < 3) SELECT * FROM r
+-- expect: refused
+WITH t AS MATERIALIZED (SELECT content FROM read_text('x')) SELECT 1
+-- expect: refused
+SELECT 1 FROM {A} a WHERE a.Id IN (SELECT b.Id FROM {A} b WHERE b.Name = (SELECT content FROM read_text(b.Name)))
+-- expect: refused
+SELECT * FROM {A} a JOIN LATERAL (SELECT * FROM read_csv(a.Name)) x ON TRUE
+-- expect: refused
+SELECT * FROM {A} WHERE Name = 'x' UNION ALL SELECT * FROM read_csv('x')

@@ -103,3 +103,15 @@ DELETE FROM INFORMATION_SCHEMA.TABLES
 DELETE FROM (SELECT * FROM {Q})
 -- expect: refused
 SELECT * FROM {A} FOR UPDATE
+-- expect: refused
+INSERT INTO {Q} ("ACCOUNT_NAME"", ""ID") VALUES ('x')
+-- expect: refused
+INSERT INTO {Q} ([ACCOUNT_NAME) VALUES ('x'); --]) VALUES ('y')
+-- expect: refused
+INSERT INTO [Warehouse_System].[WH_DATA].[REVIEW_QUEUE"; DROP TABLE x; --] (ACCOUNT_NAME) VALUES ('x')
+-- expect: refused
+DELETE FROM {Q} WHERE (SELECT 1 FROM duckdb_settings()) = 1
+-- expect: refused
+DELETE FROM {Q} WHERE list_contains(list_value(1), current_setting('x'))
+-- expect: refused
+INSERT INTO {Q} (ACCOUNT_NAME) SELECT user
