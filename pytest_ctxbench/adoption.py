@@ -365,6 +365,8 @@ NOTE = (
 )
 
 _BASELINE = "baseline"
+#: What the table is made from, beside what every plain row has.
+_USE = ("search_context_calls", "search_context_before_query", "entries_returned", "entries_used")
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:
@@ -380,7 +382,7 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
 
     offered: defaultdict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     baseline: defaultdict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in plain_rows(runs):
+    for row in plain_rows(runs, _USE):
         if row["ended_in_error"] or row["success"] is None:
             continue
         cell = (row["task"], row["shown_model"], row["effort"], row["provider"])
