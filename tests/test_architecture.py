@@ -26,6 +26,7 @@ LAYERS = (
      "effects", "gates", "adoption", "generate", "generated_accounts", "generated_rows"),
     ("goldens", "large_files", "dataset", "entries", "plan", "config", "scoring", "pricing"),
     ("agent.types", "models", "usage", "records", "columns", "layout", "redaction", "log_redaction", "errors",
+     "fast_json", "record_seal",
      "agent"),
 )  # fmt: skip
 

@@ -51,7 +51,7 @@ class Machines:
         listing = self.base / f"{name}.left"
         find = f"find {self.temporary} {self.out} -mindepth 1 ! -path '{self.temporary}/pytest-of-*'"
         # A worker that was killed leaves its servers, which end by themselves, a moment later.
-        after = f"for i in $(seq 100); do [ -z \"$({find})\" ] && break; sleep 0.1; done; {find} > {listing}.new"
+        after = f'for i in $(seq 100); do [ -z "$({find})" ] && break; sleep 0.1; done; {find} > {listing}.new'
         after += f"; mv {listing}.new {listing}"
         return other_host.interpreter(self.base / name, self.temporary, self.out, after=after, **more)
 
