@@ -2,7 +2,8 @@
 
 A record is one JSON object, stored as `<out>/runs/<file stem>.json`: written once, atomically, when the run ends.
 It holds no score that cannot be recomputed from it. `RECORD_FIELDS` names every top-level key; a reader treats a
-missing key as unknown (None), so older records stay readable.
+missing key as unknown (None), so older records stay readable. The file may end in one more key, `record_seal.NAME`,
+which belongs to the file and not to the record.
 """
 
 from __future__ import annotations
