@@ -92,7 +92,7 @@ class ScoringInputs:
     goldens: Mapping[str, Sequence[Mapping[str, str]]]
     rubric: Rubric
     entries: Mapping[str, tuple[Entry, ...] | None]
-    _digest: list[str] = field(default_factory=list, repr=False, compare=False)
+    _digest: list[str] = field(init=False, default_factory=list, repr=False, compare=False)
 
     @classmethod
     def of(cls, context: RunContext) -> ScoringInputs:
