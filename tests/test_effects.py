@@ -376,6 +376,15 @@ def test_a_models_test_relabels_within_its_cells() -> None:
     assert drawn[0] == pytest.approx(exact[0], abs=0.03)
 
 
+def test_the_score_of_one_table_is_that_of_many():
+    chance = random.Random(8)
+    for _ in range(300):
+        m, n = chance.randint(1, 600), chance.randint(1, 600)
+        a, b = float(chance.randint(0, m)), float(chance.randint(0, n))
+        difference = chance.choice([-1.0, 0.0, 1.0, b / n - a / m, chance.uniform(-1, 1)])
+        assert intervals._score_of_one(a, m, b, n, difference) == float(intervals._score(a, m, b, n, difference))
+
+
 def test_draws_that_are_kept_are_those_of_one_generator():
     """Draws hang on the cells' sizes alone and are made once for all cells of those sizes."""
     chance = random.Random(5)
