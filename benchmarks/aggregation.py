@@ -26,9 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 STEPS = {
     "read": "the files' bytes, one process per core",
     "parse": "and parsed",
-    "cold": "runs table without an index: parsed, scored and flattened",
+    "cold": "runs table without an index, of what sessions kept in the records",
     "warm": "runs table with the index of unchanged records",
     "tables": "and runs_raw.csv, matrix.csv, summary.md, effects and adoption",
+    "all": "cold and tables together: what a session's end takes",
+    "anew": "runs table as if the scorers had changed: all parsed, scored and flattened",
 }
 
 
@@ -56,16 +58,25 @@ def _step(name: str, out: Path, config: Path) -> None:
     from pytest_ctxbench import aggregate, effects, summary
     from pytest_ctxbench.config import load_bench
     from pytest_ctxbench.layout import find_layout
-    from pytest_ctxbench.record_index import INDEX_NAME
+    from pytest_ctxbench.record_index import INDEX_NAME, ScoringInputs
     from pytest_ctxbench.results import runs_of_folder
     from pytest_ctxbench.runner import RunContext
     from pytest_ctxbench.store import RecordStore
 
-    if name == "cold":
+    if name in ("cold", "all"):
         (out / INDEX_NAME).unlink(missing_ok=True)
+    if name == "anew":
+        of_context = ScoringInputs.of
+
+        def of_other_scorers(context: RunContext) -> ScoringInputs:
+            inputs = of_context(context)
+            inputs._digest.append("of other scorers")
+            return inputs
+
+        ScoringInputs.of = of_other_scorers  # type: ignore[method-assign, assignment]
     context = RunContext.for_scoring(load_bench(config, find_layout(config.parent)))
     runs = runs_of_folder(RecordStore(out), context).runs
-    if name == "tables":
+    if name in ("tables", "all"):
         with tempfile.TemporaryDirectory() as folder:
             aggregate.write_runs_raw(runs, Path(folder) / "runs_raw.csv")
             aggregate.write_matrix(aggregate.matrix(runs), Path(folder) / "matrix.csv")
@@ -78,6 +89,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--config", type=Path, default=Path(__file__).parents[1] / "config" / "local.yaml")
     parser.add_argument("--step", choices=STEPS)
+    parser.add_argument("--skip", choices=STEPS, action="append", default=[])
     args = parser.parse_args()
     if args.step:
         started = time.perf_counter()
@@ -90,6 +102,8 @@ def main() -> None:
     base: dict[str, float] = {}
     print(f"{'step':<8} {'wall s':>8} {'ratio':>7} {'CPU s':>8} {'ratio':>7} {'MiB':>6}")
     for name, what in STEPS.items():
+        if name in args.skip:
+            continue
         command = [sys.executable, __file__, "--step", name, "--out", str(args.out), "--config", str(args.config)]
         found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         if name == "parse":

@@ -5,7 +5,8 @@
 `--from` is the folder of a session with `--ctx-local`. What comes out measures nothing about anybody: models are named
 `reference-synthetic-<n>`, every record says `"synthetic": true`, and answers are shuffled and altered so that no two
 are alike. Records are padded with further tool calls to the size of a real model's (about 30 KB). There are no
-transcripts unless `--transcripts` asks for them.
+transcripts unless `--transcripts` asks for them. As those of a session they end in the row that was kept when they were
+stored; `--unsealed` leaves it out.
 """
 
 from __future__ import annotations
@@ -13,15 +14,21 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import random
 import re
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from pytest_ctxbench.config import load_bench
+from pytest_ctxbench.layout import find_layout
+from pytest_ctxbench.record_index import ScoringInputs, seal
+from pytest_ctxbench.runner import RunContext
 from pytest_ctxbench.store import RecordStore, key_of
 
 SIZE = 30_000
@@ -111,6 +118,20 @@ def write(source: Path, out: Path, count: int, size: int = SIZE, transcripts: bo
     return total
 
 
+def seal_all(out: Path, config: Path) -> None:
+    """Give all records what a session under this roster would have kept in them, in one process per core."""
+    paths = sorted(entry.path for entry in os.scandir(out / "runs"))
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores) as pool:
+        list(pool.map(_seal, [paths[i::cores] for i in range(cores)], [config] * cores))
+
+
+def _seal(paths: list[str], config: Path) -> None:
+    inputs = ScoringInputs.of(RunContext.for_scoring(load_bench(config, find_layout(config.parent))))
+    for path in map(Path, paths):
+        path.write_bytes(seal(path.read_bytes(), path, inputs))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--from", dest="source", type=Path, required=True, metavar="DIR")
@@ -118,8 +139,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=81_000, metavar="N")
     parser.add_argument("--size", type=int, default=SIZE, metavar="BYTES")
     parser.add_argument("--transcripts", action="store_true")
+    parser.add_argument("--unsealed", action="store_true")
+    parser.add_argument("--config", type=Path, default=Path(__file__).resolve().parents[1] / "config" / "local.yaml")
     args = parser.parse_args()
     total = write(args.source, args.out, args.runs, args.size, args.transcripts)
+    if not args.unsealed:
+        seal_all(args.out, args.config)
     print(f"{args.runs} synthetic records, {total / args.runs / 1000:.1f} KB each: {args.out}")
 
 

@@ -16,7 +16,7 @@ import html
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -281,24 +281,52 @@ def _number(text: str) -> str:
     return short if len(short) > 1 else ""
 
 
-def _used(since: Mapping[str, int], texts: Mapping[str, str], trace: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    statements = [
-        (turn, _read(sql)) for call in trace if (turn := _turn(call)) is not None for sql in _statements(call)
-    ]
+def _used(since: Mapping[str, int], texts: Mapping[str, str], trace: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of `since` in its order. A statement is read only where it could decide about an entry still open."""
     columns = {name: _columns(text) for name, text in texts.items()}
-    for name, returned in since.items():
-        later = [statement for turn, statement in statements if turn > returned]
-        tables = _tables(texts[name])
+    signs: dict[str, _Sign] = {}
+    for name in since:
         own = columns[name] - {c for other, names in columns.items() if other != name for c in names}
-        constants = _constants(texts[name])
-        if tables:
-            used = any(_names_table(found, table) for s in later for found in s.tables for table in tables)
-        elif own:
-            used = any(own & s.names for s in later)
-        else:
-            used = any(len(constants & s.constants) >= _CONSTANTS for s in later)
-        if used:
-            yield name
+        signs[name] = _Sign(_tables(texts[name]), frozenset(own), _constants(texts[name]))
+    left = dict(since)
+    for call in trace:
+        turn = _turn(call)
+        if turn is None or not any(turn > returned for returned in left.values()):
+            continue
+        for sql in _statements(call):
+            lowered = sql.lower()
+            could = [name for name, returned in left.items() if turn > returned and signs[name].may_be_in(lowered)]
+            if could:
+                statement = _read(sql)
+                for name in could:
+                    if signs[name].is_in(statement):
+                        del left[name]
+    return [name for name in since if name not in left]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """By what an entry is known in a statement: its tables; without one its own columns; else its constants."""
+
+    tables: frozenset[tuple[str, ...]]
+    columns: frozenset[str]
+    constants: frozenset[str]
+
+    def is_in(self, statement: _Statement) -> bool:
+        if self.tables:
+            return any(_names_table(found, table) for found in statement.tables for table in self.tables)
+        if self.columns:
+            return bool(self.columns & statement.names)
+        return len(self.constants & statement.constants) >= _CONSTANTS
+
+    def may_be_in(self, sql: str) -> bool:
+        """False only where `is_in` is False for the statement of this lower-case text."""
+        if self.tables:
+            return any(table[-1] in sql for table in self.tables)
+        if self.columns:
+            return any(column in sql for column in self.columns)
+        digits = sql.replace(",", "")
+        return sum(constant in digits for constant in self.constants) >= _CONSTANTS
 
 
 @lru_cache(maxsize=256)
@@ -365,6 +393,8 @@ NOTE = (
 )
 
 _BASELINE = "baseline"
+#: What the table is made from, beside what every plain row has.
+_USE = ("search_context_calls", "search_context_before_query", "entries_returned", "entries_used")
 
 
 def table(runs: pd.DataFrame) -> pd.DataFrame:
@@ -380,7 +410,7 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
 
     offered: defaultdict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     baseline: defaultdict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in plain_rows(runs):
+    for row in plain_rows(runs, _USE):
         if row["ended_in_error"] or row["success"] is None:
             continue
         cell = (row["task"], row["shown_model"], row["effort"], row["provider"])

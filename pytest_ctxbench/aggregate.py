@@ -16,7 +16,7 @@ import re
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -303,7 +303,8 @@ def _number_text(value: float) -> str:
     """Shortest form that reads back the same; whole numbers without .0, never in exponent form."""
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
-    return format(Decimal(repr(value)), "f")
+    text = repr(value)
+    return format(Decimal(text), "f") if "e" in text else text
 
 
 #: Rows of a table that are builtin values at one time.
@@ -318,19 +319,32 @@ def table_bytes(table: pd.DataFrame, columns: Sequence[str]) -> bytes:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
-    held = [name for name in columns if name in table.columns]
+    known = dict.fromkeys(columns)
+    texts: dict[str, dict[str, str]] = {name: {} for name in known}
     for start in range(0, len(table), _ROWS_AT_ONCE):
-        for row in builtin_rows(table.iloc[start : start + _ROWS_AT_ONCE][held]):
-            writer.writerow([_text_of(row.get(name)) for name in columns])
+        part = table.iloc[start : start + _ROWS_AT_ONCE]
+        cells = {name: _texts(part[name], texts[name]) for name in known if name in table.columns}
+        blank = [""] * len(part)
+        writer.writerows(zip(*(cells.get(name, blank) for name in columns), strict=True))
     return buffer.getvalue().encode("utf-8", "replace")
 
 
-def _text_of(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return _defused(value)
-    return _number_text(value) if isinstance(value, float) else str(value)
+def _texts(column: pd.Series, known: dict[str, str]) -> list[str]:
+    """A column's cells as they are written. Texts repeat: `known` keeps what short ones come to."""
+    found = []
+    for value in _builtin_values(column):
+        if value is None:
+            found.append("")
+        elif isinstance(value, str):
+            text = known.get(value)
+            if text is None:
+                text = _defused(value)
+                if len(value) < 100 and len(known) < _ROWS_AT_ONCE:
+                    known[value] = text
+            found.append(text)
+        else:
+            found.append(_number_text(value) if isinstance(value, float) else str(value))
+    return found
 
 
 #: What makes a spreadsheet take text for a formula (OWASP, CSV injection), behind apostrophes of ours or its own.
@@ -493,8 +507,16 @@ def _check_keys(path: Path, lines: list[int], rows: list[dict[str, Any]]) -> Non
 
 def builtin_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of builtin values; NA and NaN become None."""
-    columns = {str(name): [_builtin(v) for v in table[name].tolist()] for name in table.columns}
+    columns = {str(name): _builtin_values(table[name]) for name in table.columns}
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def _builtin_values(column: pd.Series) -> list[Any]:
+    kind = str(column.dtype)
+    if kind not in _DTYPES.values():
+        return [_builtin(v) for v in column.tolist()]
+    values: list[Any] = column.array.to_numpy(dtype=object, na_value=None).tolist()
+    return [None if v != v else v for v in values] if kind == "Float64" else values
 
 
 def _builtin(value: Any) -> Any:
@@ -509,20 +531,47 @@ def _is_error(value: Any) -> bool:
     return value is not None and str(value).strip().lower() not in ("", "false", "0", "none", "null", "nan")
 
 
-def plain_rows(runs: pd.DataFrame) -> list[dict[str, Any]]:
+def plain_rows(runs: pd.DataFrame, columns: Collection[str] | None = None) -> list[dict[str, Any]]:
     """The runs as dicts of builtin values (missing columns as None), with what older tables lack worked out:
 
     `success` (derived by design 4 where it is blank), `total_tokens` (from its parts), `reference` (from the id);
     and three keys of their own: `ended_in_error`, `kind` (read, write or None) and `shown_model` (the label, made
     unique by the id where two models share one).
+
+    With `columns` only these are there, and those that the above is worked out from: many rows of all columns take
+    much memory.
     """
-    rows = builtin_rows(runs)
-    for name in RUNS_RAW:
+    return _plain(runs, columns, *_kinds_and_names(runs))
+
+
+#: What `plain_rows` itself reads.
+_PLAIN = (
+    *_RUN_KEY, "error", "reference", "total_tokens", "uncached_input", "cached_input", "output_tokens", "success",
+    "failure", "hit_turn_cap", "stop_reason", "correctness", "outcome", "missed_accounts", "unauthorized_rows",
+    "duplicate_rows",
+)  # fmt: skip
+
+
+def _kinds_and_names(runs: pd.DataFrame) -> tuple[dict[str, str | None], dict[str, str]]:
+    """Of a whole table: task -> kind, model id -> shown name."""
+    needed = ("task", "outcome", "rows_written", "action_f1", "model", "label")
+    rows = _held(runs, needed)
+    return _task_kinds(rows), _shown_models(rows)
+
+
+def _held(runs: pd.DataFrame, columns: Collection[str]) -> list[dict[str, Any]]:
+    rows = builtin_rows(runs[[name for name in columns if name in runs.columns]])
+    for name in columns:
         if name not in runs.columns:
             for row in rows:
                 row[name] = None
-    kinds = _task_kinds(rows)
-    names = _shown_models(rows)
+    return rows
+
+
+def _plain(
+    runs: pd.DataFrame, columns: Collection[str] | None, kinds: Mapping[str, str | None], names: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    rows = _held(runs, dict.fromkeys((*runs.columns, *RUNS_RAW) if columns is None else (*_PLAIN, *columns)))
     for row in rows:
         for name in ("task", "model", "condition"):
             row[name] = str(row[name])
@@ -558,8 +607,8 @@ def _task_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
 
 def _shown_models(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     labels: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for row in rows:
-        labels[str(row["model"])][one_line(row["label"] or str(row["model"]))] += 1
+    for (model, label), count in Counter((row["model"], row["label"]) for row in rows).items():
+        labels[str(model)][one_line(label or str(model))] += count
     chosen = {model: min(found, key=lambda label: (-found[label], label)) for model, found in labels.items()}
     shared = Counter(chosen.values())
     return {m: label if shared[label] == 1 else f"{label} ({m})" for m, label in chosen.items()}
@@ -601,11 +650,8 @@ def matrix(runs: pd.DataFrame) -> pd.DataFrame:
     the same. Rounding: `MATRIX_DECIMALS`, half up. A cell all of whose runs ended in an error has `runs` 0 and is
     blank otherwise.
     """
-    cells: defaultdict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in sorted(plain_rows(runs), key=_row_order):
-        cells[tuple(row[name] for name in MATRIX_KEY)].append(row)
     table = []
-    for key, rows in cells.items():
+    for key, rows in _cells(runs):
         line: dict[str, Any] = dict.fromkeys(MATRIX)
         line.update(zip(MATRIX_KEY, key, strict=True))
         line["model"] = rows[0]["shown_model"]
@@ -615,6 +661,30 @@ def matrix(runs: pd.DataFrame) -> pd.DataFrame:
                 line[name] = rounded(line[name], decimals)
         table.append(line)
     return typed_table(table, MATRIX_KINDS)
+
+
+def _cells(runs: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
+    """(values of `MATRIX_KEY`, the cell's rows) in the order of the runs table; few rows at one time."""
+    kinds, names = _kinds_and_names(runs)
+    places: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
+    rows = _held(runs, _RUN_KEY)
+    for row in rows:
+        for name in ("task", "model", "condition"):
+            row[name] = str(row[name])
+    ordered = [_row_order(row) for row in rows]
+    for place in sorted(range(len(rows)), key=ordered.__getitem__):
+        places[tuple(rows[place][name] for name in MATRIX_KEY)].append(place)
+    del rows, ordered
+    batch: dict[tuple[Any, ...], list[int]] = {}
+    waiting = 0
+    for number, (key, of_cell) in enumerate(places.items(), 1):
+        batch[key] = of_cell
+        waiting += len(of_cell)
+        if waiting >= _ROWS_AT_ONCE or number == len(places):
+            plain = iter(_plain(runs.iloc[[place for some in batch.values() for place in some]], None, kinds, names))
+            for known, some in batch.items():
+                yield known, [next(plain) for _ in some]
+            batch, waiting = {}, 0
 
 
 def cell_aggregates(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

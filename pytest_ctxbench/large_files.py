@@ -1,4 +1,4 @@
-"""Sums over the two CSVs that grow large, by DuckDB, which reads them several times as fast as Python does.
+"""Sums over the CSVs that grow large and checks of them, by DuckDB, which reads them several times as fast as Python.
 
 Only what both readers must understand alike is done here. A file with quotes, carriage returns, odd values or anything
 else that is not plain gives `NotPlain`; the caller then reads it with `dataset.read_rows`, whose rules are the rules,
@@ -10,11 +10,15 @@ from __future__ import annotations
 import codecs
 import contextlib
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["NotPlain", "open_tickets", "session_sums"]
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["NotPlain", "Reference", "open_tickets", "session_sums", "sound_rows"]
 
 _MEMORY = "1GB"
 #: csv.field_size_limit() of Python, so that what is too long for one reader is so for the other.
@@ -26,6 +30,8 @@ _MOMENT = (
     rf"{_DATE}(?:[T ](?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:[.,][0-9]+)?)?"
     r"(?: ?(?:Z|UTC|[+-][0-9]{2}:?[0-9]{2}))?)?"
 )
+#: both readers know the calendar
+_DATED = f"regexp_full_match(VALUE, '{_MOMENT}') AND try_cast(left(VALUE, 10) AS DATE) IS NOT NULL"
 _WHOLE = r"-?[0-9]{1,15}(?:\.0*)?"
 
 
@@ -82,6 +88,85 @@ def open_tickets(path: Path, width: int, places: Sequence[int], priorities: Sequ
     return {str(name): int(count) for name, count in _answer(path, width, query)}
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A column, by its place, whose values must stand in a column of another file of `width` columns."""
+
+    place: int
+    path: Path
+    width: int
+    other: int
+
+
+#: So many values with the hash of another one are looked at.
+_FEW = 1_000
+#: kind of `dataset.KINDS` -> (a type of the engine: what it writes back as it stood is sound; a pattern for other
+#: spellings of a VALUE that both readers take), None where anything is.
+_SOUND: dict[str, tuple[str, str] | None] = {
+    "text": None,
+    "whole": ("BIGINT", f"regexp_full_match(VALUE, '{_WHOLE}')"),
+    "number": ("BIGINT", r"regexp_full_match(VALUE, '-?[0-9]{1,15}(?:\.[0-9]{0,15})?')"),
+    "date": ("DATE", _DATED),
+    "timestamp": ("TIMESTAMP", _DATED),
+}
+
+
+def _is_wrong(value: str, kind: str, nullable: bool) -> str:
+    """The patterns take long and are asked only where they are needed, which CASE sees to."""
+    blank = f"WHEN {value} IS NULL OR {value} = '' THEN {'false' if nullable else 'true'}"
+    sound = _SOUND[kind]
+    if sound is None:
+        return f"CASE {blank} ELSE false END"
+    usual = f"coalesce(CAST(try_cast({value} AS {sound[0]}) AS VARCHAR) = {value}, false)"
+    return f"CASE {blank} WHEN {usual} THEN false ELSE NOT coalesce({sound[1].replace('VALUE', value)}, false) END"
+
+
+def sound_rows(
+    path: Path,
+    width: int,
+    kinds: Sequence[tuple[int, str, bool]],
+    keys: Sequence[int],
+    references: Sequence[Reference],
+) -> int:
+    """The rows of a file in which nothing is wrong; raises `NotPlain` where that cannot be said.
+
+    `kinds` are (place, kind of its values, whether they may be blank), `keys` the places whose values are each there
+    once.
+    """
+    wrong = [_is_wrong(f"c{place}", kind, nullable) for place, kind, nullable in kinds]
+    dates = [f"c{place}" for place, kind, _ in kinds if kind in ("date", "timestamp")]
+    wrong += [f"{value} <> '' AND ({value} < '0001' OR {value} >= '9999-12-32')" for value in dates]
+    source = _source(path, width)
+    query = f"SELECT count(*), count(*) FILTER ({' OR '.join(f'({w})' for w in wrong)}) FROM {source}"  # noqa: S608 - ours
+    ((rows, bad),) = _answer(path, width, query)
+    if bad:
+        raise NotPlain(str(path))
+    for place in keys:
+        # equal values have equal hashes; the few unequal ones that have are looked at themselves
+        hashes = _column(f"SELECT hash(c{place}) AS h FROM {source}", path)  # noqa: S608 - our own text and numbers
+        hashes.sort()
+        shared = hashes[1:][hashes[1:] == hashes[:-1]].tolist()
+        if len(shared) > _FEW:
+            raise NotPlain(str(path))
+        if shared:
+            query = (
+                f"SELECT count(*) FROM (SELECT c{place} FROM {source} "  # noqa: S608 - our own text and numbers
+                f"WHERE hash(c{place}) IN ({', '.join(map(str, shared))}) GROUP BY 1 HAVING count(*) > 1)"
+            )
+            if _query(query, path)[0][0]:
+                raise NotPlain(str(path))
+    for of in references:
+        if not _is_plain(of.path, of.width):
+            raise NotPlain(str(of.path))
+        query = (
+            f"SELECT count(*) FROM {source} AS own WHERE NOT EXISTS "  # noqa: S608 - our own text and numbers
+            f"(SELECT 1 FROM {_source(of.path, of.width)} AS held WHERE held.c{of.other} = own.c{of.place})"
+        )
+        if _query(query, path)[0][0]:
+            raise NotPlain(str(path))
+    return int(rows)
+
+
 def _source(path: Path, width: int) -> str:
     columns = ", ".join(f"'c{n}': 'VARCHAR'" for n in range(width))
     escaped = str(path).replace("'", "''")
@@ -93,11 +178,37 @@ def _source(path: Path, width: int) -> str:
 
 
 def _answer(path: Path, width: int, query: str) -> list[tuple[Any, ...]]:
-    import duckdb
-
     # a pattern of files to the engine
     if any(c in str(path) for c in "*?[{") or not _is_plain(path, width):
         raise NotPlain(str(path))
+    return _query(query, path)
+
+
+def _query(query: str, path: Path) -> list[tuple[Any, ...]]:
+    import duckdb
+
+    try:
+        with _connection() as connection:
+            return connection.execute(query).fetchall()
+    except duckdb.Error:
+        raise NotPlain(str(path)) from None
+
+
+def _column(query: str, path: Path) -> Any:
+    """The only column of an answer, named h, as an array."""
+    import duckdb
+
+    try:
+        with _connection() as connection:
+            return connection.execute(query).fetchnumpy()["h"]
+    except duckdb.Error:
+        raise NotPlain(str(path)) from None
+
+
+@contextlib.contextmanager
+def _connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    import duckdb
+
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": _MEMORY,
         "temp_directory": "",
@@ -105,11 +216,8 @@ def _answer(path: Path, width: int, query: str) -> list[tuple[Any, ...]]:
         "autoload_known_extensions": "false",
         "python_enable_replacements": "false",
     }
-    try:
-        with contextlib.closing(duckdb.connect(":memory:", config=config)) as connection:
-            return connection.execute(query).fetchall()
-    except duckdb.Error:
-        raise NotPlain(str(path)) from None
+    with contextlib.closing(duckdb.connect(":memory:", config=config)) as connection:
+        yield connection
 
 
 def _is_plain(path: Path, width: int) -> bool:

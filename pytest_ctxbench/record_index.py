@@ -8,6 +8,9 @@ had before and after it was read. mtime can be set back by anybody, ctime cannot
 restored mtime is seen by its ctime. A file that was changed less than two seconds before it was read is not written
 into the index at all, because another change within the same tick of the file system's clock would look the same.
 
+A record that is not in the index is read; what a session kept in it when it was stored (`record_seal`) is taken where
+it still holds, else the record is parsed and scored.
+
 The limit: a file system that does not move ctime when content changes (some network and user-space ones), or a forged
 line with a right digest. Deleting the file is always safe. Damaged records are never in the index: they are read, and
 set aside, by `RecordStore`.
@@ -29,14 +32,14 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from threading import Thread
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from . import aggregate
+from . import aggregate, fast_json, record_seal
 from .columns import RUNS_RAW
 from .entries import Entry
 from .errors import ConfigError
@@ -49,7 +52,7 @@ from .store import RecordStore, read_record
 if TYPE_CHECKING:
     from .runner import RunContext
 
-__all__ = ["FACTS", "INDEX_NAME", "Indexed", "ScoringInputs", "indexed"]
+__all__ = ["FACTS", "INDEX_NAME", "Indexed", "ScoringInputs", "indexed", "seal"]
 
 INDEX_NAME = ".index.jsonl"
 
@@ -89,6 +92,7 @@ class ScoringInputs:
     goldens: Mapping[str, Sequence[Mapping[str, str]]]
     rubric: Rubric
     entries: Mapping[str, tuple[Entry, ...] | None]
+    _digest: list[str] = field(init=False, default_factory=list, repr=False, compare=False)
 
     @classmethod
     def of(cls, context: RunContext) -> ScoringInputs:
@@ -97,6 +101,11 @@ class ScoringInputs:
         )
 
     def digest(self) -> str:
+        if not self._digest:
+            self._digest.append(self._made_digest())
+        return self._digest[0]
+
+    def _made_digest(self) -> str:
         parts = [
             _code_digest(), platform.python_version(), unicodedata.unidata_version,
             {task: [sorted(row.items()) for row in rows] for task, rows in self.goldens.items()},
@@ -153,15 +162,15 @@ def indexed(store: RecordStore, inputs: ScoringInputs, *, keep: bool = True) -> 
             del waiting[entry[0]]
             new.write(line)
             yield Indexed(entry[2], entry[3])
-        for name, identity, found in _read_all(store, sorted(waiting), inputs):
+        for name, known, found in _read_all(store, sorted(waiting), inputs):
             if isinstance(found, str):
                 record = store.read(store.runs / name)  # sets it aside, or finds that it is whole by now
                 if record is not None:
                     yield of_record(record, inputs)
                 continue
-            if identity is not None and found.problem is None:
+            if known is not None:
                 changed = True
-                new.write(_line([name, identity, found.facts, found.row]))
+                new.write(known)
             yield found
         new.finish(changed)
 
@@ -183,8 +192,15 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
 
 
+def _text(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
+
+
 def _line(value: Any) -> bytes:
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
+    return _line_of(_text(value))
+
+
+def _line_of(text: bytes) -> bytes:
     return hashlib.blake2b(text, digest_size=8).hexdigest().encode() + b" " + text + b"\n"
 
 
@@ -202,7 +218,7 @@ def _lines(path: Path, header: bytes) -> Iterator[tuple[bytes, list[Any] | None]
             if line[:16].decode("ascii", "replace") != hashlib.blake2b(text, digest_size=8).hexdigest():
                 yield line, None
             else:
-                yield line, json.loads(text)
+                yield line, fast_json.loads(text)
 
 
 class _Rewritten:
@@ -252,26 +268,51 @@ class _Rewritten:
 
 # ---------------------------------------------------------------- reading what is not in the index
 
-_Found = tuple[str, tuple[int, ...] | None, Indexed | str]
+#: (file name, its line of the index or None when it has none, what it holds or what is wrong with it)
+_Found = tuple[str, bytes | None, Indexed | str]
 
 
 def _read_one(path: Path, inputs: ScoringInputs) -> _Found | None:
-    """(file name, identity or None when it may change unseen, what it holds or what is wrong with it); None when it is
-    gone."""
+    """None when it is gone. Has no line what may change unseen, and what has no score."""
+    line, found = _read_line(path, inputs)
+    if found is None and line is not None:
+        _, _, facts, row = fast_json.loads(line[17:])
+        found = Indexed(facts, row)
+    return None if found is None else (path.name, line, found)
+
+
+def _read_line(path: Path, inputs: ScoringInputs) -> tuple[bytes | None, Indexed | str | None]:
+    """As `_read_one`; what holds of a sealed record is its line alone. (None, None) when it is gone."""
     try:
         with open(path, "rb") as file:
             before = _identity(os.fstat(file.fileno()))
             raw = file.read()
             after = _identity(os.fstat(file.fileno()))
     except FileNotFoundError:
-        return None
+        return None, None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); mend its permissions") from None
     settled = before == after and len(raw) == before[0] and time.time_ns() - max(after[1:3]) > _SETTLED_NS
+    if (text := record_seal.kept(raw, path.name, inputs.digest())) is not None:
+        if settled:
+            return _line_of(_text([path.name, after])[:-1] + b"," + text[1:]), None
+        return None, Indexed(*fast_json.loads(text))
     record, problem = read_record(raw, path)
     if record is None:
-        return path.name, None, problem
-    return path.name, after if settled else None, of_record(record, inputs)
+        return None, problem
+    found = of_record(record, inputs)
+    if settled and found.problem is None:
+        return _line([path.name, after, found.facts, found.row]), found
+    return None, found
+
+
+def seal(record: bytes, path: Path, inputs: ScoringInputs) -> bytes:
+    """The content of a record's file, made of its JSON: with what the index would keep of it, where it has a score."""
+    read, _ = read_record(record, path)
+    found = None if read is None else of_record(read, inputs)
+    if found is None or found.problem is not None:
+        return record
+    return record_seal.sealed(record, path.name, inputs.digest(), _text([found.facts, found.row]))
 
 
 def of_record(record: Mapping[str, Any], inputs: ScoringInputs) -> Indexed:
@@ -344,16 +385,14 @@ def _read_in_processes(
                 if not line.endswith(b"\n"):
                     talking.remove(pipe)
                     continue
-                name, identity, facts, row, problem, damage = json.loads(line)
+                name, known, found = _from_child(line)
                 done.add(name)
-                if damage is not None:
-                    yield name, None, damage
-                elif facts is not None:
-                    yield name, None if identity is None else tuple(identity), Indexed(facts, row, problem)
+                if found is not None:
+                    yield name, known, found
         for _, part in children:
             for name in part:
-                if name not in done and (found := _read_one(store.runs / name, inputs)) is not None:
-                    yield found
+                if name not in done and (again := _read_one(store.runs / name, inputs)) is not None:
+                    yield again
     finally:
         for child, _ in children:
             child.kill()
@@ -372,11 +411,18 @@ def read_for_parent() -> None:
     """The child: a job on standard input, one line for each record on standard output."""
     runs, names, inputs = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own parent
     for name in names:
-        found = _read_one(Path(runs) / name, inputs)
-        if found is None:
-            line: list[Any] = [name, None, None, None, None, None]
-        elif isinstance(found[2], str):
-            line = [name, None, None, None, None, found[2]]
-        else:
-            line = [name, found[1], found[2].facts, found[2].row, found[2].problem, None]
-        sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
+        line, found = _read_line(Path(runs) / name, inputs)
+        if line is None:
+            damage = found if isinstance(found, str) else None
+            whole = found if isinstance(found, Indexed) else None
+            line = b"-" + _text([name, damage, whole and [whole.facts, whole.row, whole.problem]]) + b"\n"
+        sys.stdout.buffer.write(line)
+
+
+def _from_child(line: bytes) -> tuple[str, bytes | None, Indexed | str | None]:
+    """A line of the index as it is; else what has none, or (name, None, None) for a file that is gone."""
+    if line[:1] != b"-":
+        name, _, facts, row = fast_json.loads(line[17:])
+        return name, line, Indexed(facts, row)
+    name, damage, whole = fast_json.loads(line[1:])
+    return name, None, damage if whole is None else Indexed(*whole)

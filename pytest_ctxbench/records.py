@@ -2,13 +2,14 @@
 
 A record is one JSON object, stored as `<out>/runs/<file stem>.json`: written once, atomically, when the run ends.
 It holds no score that cannot be recomputed from it. `RECORD_FIELDS` names every top-level key; a reader treats a
-missing key as unknown (None), so older records stay readable.
+missing key as unknown (None), so older records stay readable. The file may end in one more key, `record_seal.NAME`,
+which belongs to the file and not to the record.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,26 @@ _MAPPING_LISTS = ("trace", "turn_times", "queue_rows")
 _MAPPINGS = ("source_integrity", "fingerprint_parts", "score", "price_per_mtok")
 
 
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < 1e15
+
+
+#: Kind, as it is named to people -> whether a value is of it.
+_IS: dict[str, Callable[[Any], bool]] = {
+    "text": lambda value: isinstance(value, str),
+    "a number": _is_number,
+    "true or false": lambda value: isinstance(value, bool),
+    "a list of text": lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value),
+    "a list of objects": lambda value: isinstance(value, list) and all(isinstance(v, dict) for v in value),
+    "an object": lambda value: isinstance(value, dict),
+}
+_KINDS = {
+    name: kind
+    for kind, names in zip(_IS, (_TEXT, _NUMBERS, _TRUTHS, _TEXT_LISTS, _MAPPING_LISTS, _MAPPINGS), strict=True)
+    for name in names
+}
+
+
 def shape_problem(record: Mapping[str, Any]) -> str | None:
     """What is wrong with the types of a record's fields, None when they are as `RECORD_FIELDS` says.
 
@@ -79,22 +100,9 @@ def shape_problem(record: Mapping[str, Any]) -> str | None:
     damaged never reaches a score or a table.
     """
     for name, value in record.items():
-        if value is None:
-            continue
-        if name in _TEXT and not isinstance(value, str):
-            return f"{name} is not text"
-        if name in _NUMBERS and (
-            isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15
-        ):
-            return f"{name} is not a number"
-        if name in _TRUTHS and not isinstance(value, bool):
-            return f"{name} is not true or false"
-        if name in _TEXT_LISTS and not (isinstance(value, list) and all(isinstance(v, str) for v in value)):
-            return f"{name} is not a list of text"
-        if name in _MAPPING_LISTS and not (isinstance(value, list) and all(isinstance(v, dict) for v in value)):
-            return f"{name} is not a list of objects"
-        if name in _MAPPINGS and not isinstance(value, dict):
-            return f"{name} is not an object"
+        kind = _KINDS.get(name)
+        if value is not None and kind is not None and not _IS[kind](value):
+            return f"{name} is not {kind}"
     if record.get("failure") not in (None, *FAILURES):
         return f"failure is none of {', '.join(FAILURES)}"
     for call in record.get("trace") or ():

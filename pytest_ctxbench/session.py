@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .gates import Gate
     from .hosts import Hosts, ToController
     from .models import Model
+    from .record_index import ScoringInputs
     from .results import RunState
     from .runner import RunContext
     from .scheduling import PlanScheduling, Rules
@@ -155,7 +156,7 @@ class BenchSession:
         if self.is_remote and self._controller is not None:
             self.budget = self._begin_elsewhere(self._controller, ledger)
         else:
-            self.store = RecordStore(self.settings.out)
+            self.store = RecordStore(self.settings.out, seal=self._sealed)
             self.budget = Budget(ledger, self.settings.budget_usd)
         self._end_of_hiding = hide_in_logs(lambda: self.hidden)
 
@@ -345,10 +346,26 @@ class BenchSession:
 
     def states(self) -> dict[RunKey, RunState]:
         """What became of every run on record, out of the folder's index."""
-        from .record_index import ScoringInputs, indexed
+        from .record_index import indexed
         from .results import state_of
 
-        return {one.key: state_of(one.facts) for one in indexed(self.store, ScoringInputs.of(self.context))}
+        return {one.key: state_of(one.facts) for one in indexed(self.store, self._scoring)}
+
+    @cached_property
+    def _scoring(self) -> ScoringInputs:
+        from .record_index import ScoringInputs
+
+        return ScoringInputs.of(self.context)
+
+    def _sealed(self, path: Path, record: bytes) -> bytes:
+        """A new record's file, with the row that results will ask for."""
+        from .record_index import seal
+
+        try:
+            return seal(record, path, self._scoring)
+        except Exception:
+            # A record is paid for: whatever its row cannot be made of, it is stored, and results say what is wrong.
+            return record
 
     def _set_aside_or_refuse(self, planned: list[PlannedRun]) -> dict[RunKey, RunState]:
         """Records made under other settings are never mixed in: `--ctx-fresh` archives them, else it is an error. What

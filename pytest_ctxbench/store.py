@@ -18,11 +18,12 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import fast_json, record_seal
 from .errors import ConfigError, HarnessError
 from .records import SCHEMA_VERSION, RunKey, shape_problem
 
@@ -85,7 +86,7 @@ def read_record(raw: bytes, path: Path, key: RunKey | None = None) -> tuple[dict
     Raises `ConfigError` for a record of a newer schema, which is not damaged.
     """
     try:
-        record = json.loads(raw)
+        record = fast_json.loads(raw)
     except (ValueError, RecursionError):
         return None, "is empty" if not raw.strip() else "is not one whole JSON document"
     if not isinstance(record, dict) or any(f not in record for f in (*_KEY_FIELDS, "schema_version")):
@@ -102,15 +103,18 @@ def read_record(raw: bytes, path: Path, key: RunKey | None = None) -> tuple[dict
         return None, "cannot be used: schema_version is not a number"
     if (shape := shape_problem(record)) is not None:
         return None, f"cannot be used: {shape}"
+    record.pop(record_seal.NAME, None)
     return record, ""
 
 
 @dataclass(slots=True)
 class RecordStore:
-    """`out` is the session's output folder. `warnings` collects one line for each file that was set aside."""
+    """`out` is the session's output folder. `warnings` collects one line for each file that was set aside. `seal` makes
+    a new record's file of its path and JSON (`record_index.seal`)."""
 
     out: Path
     warnings: list[str] = field(default_factory=list)
+    seal: Callable[[Path, bytes], bytes] | None = None
 
     @property
     def runs(self) -> Path:
@@ -163,7 +167,8 @@ class RecordStore:
             for path, suffix in ((self.path(key), ".json"), (self.transcript_path(key), ".transcript.json.gz")):
                 self._keep(path, self.out / "attempts" / (name + suffix))
         write_atomically(self.transcript_path(key), gzip.compress(_json_bytes(transcript), mtime=0))
-        write_atomically(self.path(key), _json_bytes(record))
+        data = _json_bytes({name: value for name, value in record.items() if name != record_seal.NAME})
+        write_atomically(self.path(key), data if self.seal is None else self.seal(self.path(key), data))
 
     @staticmethod
     def _keep(path: Path, target: Path) -> None:

@@ -166,13 +166,20 @@ class Summary:
     groups: tuple[Group, ...]
 
 
+#: What a summary reads beside what every plain row has.
+_COLUMNS = (
+    "tool_calls", "turns", "cost_usd", "offtarget_rows_landed", "error_class", "endpoint", "usage_incomplete",
+    "earlier_attempts_cost_usd",
+)  # fmt: skip
+
+
 def summarise(runs: pd.DataFrame) -> Summary:
     """The summary of a runs table (`aggregate.runs_table`, `aggregate.read_runs_raw`), also one that lacks columns.
 
     A model is a model id at one effort at one provider. It is shown by its label; by label and id where two ids
     share the label; with the effort or the provider where the id occurs with several.
     """
-    rows = plain_rows(runs)
+    rows = plain_rows(runs, _COLUMNS)
     names = agent_names(rows)
     for row in rows:
         row["agent"] = names[_agent(row)]
@@ -194,8 +201,10 @@ def agent_names(rows: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], str]:
     for row in rows:
         efforts[row["model"]].add(row["effort"])
         providers[row["model"]].add(row["provider"])
-    names = {}
+    names: dict[tuple[Any, ...], str] = {}
     for row in rows:
+        if _agent(row) in names:
+            continue
         name = one_line(row["shown_model"])
         if len(efforts[row["model"]]) > 1:
             name += f" @ {row['effort'] or 'unknown effort'}"

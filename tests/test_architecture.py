@@ -23,9 +23,10 @@ LAYERS = (
      "verifier", "connect_ai", "price_check", "http_client", "local", "loop_thread", "flight", "claims",
      "systems", "loading", "load_lock"),
     ("store", "merging", "budget", "estimate", "holds", "fingerprint", "timing", "machine_lock", "aggregate", "summary",
-     "effects", "gates", "adoption", "generate"),
+     "effects", "gates", "adoption", "generate", "generated_accounts", "generated_rows"),
     ("goldens", "large_files", "dataset", "entries", "plan", "config", "scoring", "pricing"),
     ("agent.types", "limits", "models", "usage", "records", "columns", "layout", "redaction", "log_redaction", "errors",
+     "fast_json", "record_seal",
      "agent"),
 )  # fmt: skip
 

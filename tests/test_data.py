@@ -420,7 +420,8 @@ def test_scale_keeps_the_first_block_and_all_rules(tmp_path: Path) -> None:
 
 
 def test_block_words_are_distinct() -> None:
-    from pytest_ctxbench.generate import MAX_SCALE, _block_word
+    from pytest_ctxbench.generate import MAX_SCALE
+    from pytest_ctxbench.generated_accounts import _block_word
 
     words = [_block_word(block) for block in range(MAX_SCALE)]
     assert len(set(words)) == MAX_SCALE

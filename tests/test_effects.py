@@ -376,6 +376,38 @@ def test_a_models_test_relabels_within_its_cells() -> None:
     assert drawn[0] == pytest.approx(exact[0], abs=0.03)
 
 
+def test_the_score_of_one_table_is_that_of_many():
+    chance = random.Random(8)
+    for _ in range(300):
+        m, n = chance.randint(1, 600), chance.randint(1, 600)
+        a, b = float(chance.randint(0, m)), float(chance.randint(0, n))
+        difference = chance.choice([-1.0, 0.0, 1.0, b / n - a / m, chance.uniform(-1, 1)])
+        assert intervals._score_of_one(a, m, b, n, difference) == float(intervals._score(a, m, b, n, difference))
+
+
+def test_draws_that_are_kept_are_those_of_one_generator():
+    """Draws hang on the cells' sizes alone and are made once for all cells of those sizes."""
+    chance = random.Random(5)
+    for sizes in ([(9, 20)], [(9, 20), (3, 5), (20, 9)], [(3, 5), (9, 20)], [(9, 20)]):
+        cells = [([chance.gauss(0, 1) for _ in range(n)], [chance.gauss(0.5, 1) for _ in range(m)]) for n, m in sizes]
+        generator = np.random.default_rng(significance._SEED)
+        drawn = np.zeros(9_999)
+        for x, y in cells:
+            pooled = np.sort(np.array([*x, *y]))
+            if math.comb(len(pooled), len(x)) > 20_000:
+                picked = np.argsort(generator.random((9_999, len(pooled))), axis=1)[:, : len(x)]
+            else:
+                every = list(itertools.combinations(range(len(pooled)), len(x)))
+                picked = np.array(every)[generator.integers(len(every), size=9_999)]
+            sums = pooled[picked].sum(axis=1)
+            drawn += (pooled.sum() - sums) / len(y) - sums / len(x)
+        observed = abs(sum(statistics.fmean(y) - statistics.fmean(x) for x, y in cells))
+        expected = (int((abs(drawn) >= observed - 1e-9).sum()) + 1) / 10_000
+        found = significance.stratified_p_value(cells, counts=False)
+        assert found is not None
+        assert found[0] == expected
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_false_discovery_rate_against_scipy(p_values: list[float]) -> None:
     assert significance.benjamini_hochberg(p_values) == pytest.approx(list(stats.false_discovery_control(p_values)))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_ctxbench import goldens, large_files
+from pytest_ctxbench import dataset, goldens, large_files
 from pytest_ctxbench.errors import ConfigError
 from pytest_ctxbench.generate import generate
 
@@ -175,3 +175,66 @@ def test_what_is_not_plain_is_left_to_the_other_reader(tmp_path: Path) -> None:
     path.write_text('a,b,c\n"1",Open,High\n')
     with pytest.raises(large_files.NotPlain):
         large_files.open_tickets(path, 3, [0, 1, 2], ("High",))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "data"
+    generate(folder, seed=3)
+    return folder
+
+
+def validated(folder: Path, large_from: int) -> Any:
+    before = dataset._LARGE_BYTES
+    try:
+        dataset._LARGE_BYTES = large_from
+        return dataset.validate(folder)
+    except ConfigError as error:
+        return str(error)
+    finally:
+        dataset._LARGE_BYTES = before
+
+
+def test_a_sound_dataset_is_seen_to_be_sound_by_one_reader(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = validated(whole, 1 << 60)
+    assert expected["warehouse_telemetry_events.csv"] == 21_003
+
+    def not_here(*_: Any) -> Any:
+        raise AssertionError("a sound large dataset was read by the careful reader")
+
+    monkeypatch.setattr(dataset, "_validate_table", not_here)
+    assert validated(whole, 0) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("crm_accounts.csv", ",High,", ",,"),  # blank
+        ("crm_accounts.csv", "001000000000000002,", "001000000000000001,"),  # a key twice
+        ("crm_accounts.csv", "-03-", "-3-"),  # no date
+        ("crm_accounts.csv", "-28,", "-31,"),  # a day that may not be
+        ("crm_contacts.csv", ",001000000000000007,", ",001000000000900007,"),  # an account that is not there
+        ("crm_contacts.csv", ",Germany,", ',"Germany",'),  # quoted, which is right
+        ("warehouse_dim_account.csv", "\n7000007,", "\n7000000,"),
+        ("warehouse_dim_account.csv", "\n7000007,", "\n7000007.0,"),  # a whole number, but another key
+        ("warehouse_telemetry_events.csv", ",login,1,", ",login,1.5,"),
+        ("warehouse_telemetry_events.csv", ",login,1,", ",login,1.0,"),  # right
+        ("warehouse_telemetry_events.csv", ",login,1,", ",login, 1,"),
+        ("warehouse_telemetry_events.csv", " 12:00:", " 25:00:"),
+        ("warehouse_telemetry_events.csv", " 12:00:", "T12:00:"),  # right
+        ("warehouse_telemetry_events.csv", "\n90000002,", "\n90000001,"),
+        ("itsm_companies.csv", ",Japan,", ",Japan,,"),  # a value too many
+        ("itsm_incidents.csv", ",Open,High,", ",Open,,"),
+        ("itsm_incidents.csv", ",Open,High,", ",Open,High"),  # a value too few
+    ],
+)
+def test_both_readers_agree_on_what_is_wrong(whole: Path, tmp_path: Path, name: str, before: str, after: str) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for path in whole.iterdir():
+        (folder / path.name).symlink_to(path)
+    text = (whole / name).read_text()
+    assert before in text
+    (folder / name).unlink()
+    (folder / name).write_text(text.replace(before, after, 1))
+    assert validated(folder, 0) == validated(folder, 1 << 60)

@@ -19,9 +19,12 @@ from pathlib import Path
 import pytest
 from bench import ROOT, bench, command, environment, interruptible, rows, without_times
 
+from pytest_ctxbench import record_seal
 from pytest_ctxbench.config import load_bench
 from pytest_ctxbench.layout import Layout
+from pytest_ctxbench.record_index import ScoringInputs
 from pytest_ctxbench.records import RECORD_FIELDS
+from pytest_ctxbench.runner import RunContext
 
 LOCAL = load_bench(ROOT / "config" / "local.yaml", Layout(ROOT))
 CAREFUL = next(m.id for m in LOCAL.models if m.id.startswith("reference-careful"))
@@ -57,6 +60,13 @@ def test_context_is_what_makes_the_careful_agent_right(careful: Path):
         else:
             assert row["success"] == "False", row["task"]
             assert row["search_context_calls"] == ""  # not offered
+
+
+def test_records_keep_their_rows(careful: Path):
+    """Results of an untouched folder ask for no record to be parsed."""
+    inputs = ScoringInputs.of(RunContext.for_scoring(LOCAL))
+    for path in (careful / "runs").glob("*.json"):
+        assert record_seal.kept(path.read_bytes(), path.name, inputs.digest()) is not None, path.name
 
 
 def test_records_hold_what_the_contract_lists_and_no_secret(careful: Path):

@@ -138,6 +138,25 @@ def _score(a: Any, m: int, b: Any, n: int, difference: Any) -> Any:
     return np.where(np.abs(deviation) < 1e-12, 0.0, deviation / np.sqrt(variance))
 
 
+def _score_of_one(a: float, m: int, b: float, n: int, difference: float) -> float:
+    """`_score` of one table, in the same steps: arrays of one value take thirty times as long."""
+    low, high = max(0.0, -difference), min(1.0, 1.0 - difference)
+    tiny = 1e-300
+    for _ in range(48):
+        p = (low + high) / 2
+        q = p + difference
+        slope = a / max(p, tiny) - (m - a) / max(1 - p, tiny) + b / max(q, tiny) - (n - b) / max(1 - q, tiny)
+        if slope > 0:
+            low = p
+        else:
+            high = p
+    p = (low + high) / 2
+    q = p + difference
+    deviation = b / n - a / m - difference
+    variance = max(p * (1 - p) / m + q * (1 - q) / n, 1e-18)
+    return 0.0 if abs(deviation) < 1e-12 else deviation / math.sqrt(variance)
+
+
 @lru_cache(maxsize=128)
 def _tables(m: int, n: int) -> tuple[Numbers, Numbers]:
     """Every outcome (successes of m, successes of n), in row order."""
@@ -225,7 +244,7 @@ def _score_limits(a: int, m: int, b: int, n: int) -> Limits:
     factor = math.sqrt((m + n - 1) / (m + n))
 
     def outside(difference: float) -> bool:
-        return bool(abs(float(_score(float(a), m, float(b), n, difference))) * factor > _Z)
+        return abs(_score_of_one(float(a), m, float(b), n, difference)) * factor > _Z
 
     def limit(outer: float) -> float:
         inner = observed

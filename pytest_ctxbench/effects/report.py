@@ -285,7 +285,7 @@ def markdown(table: pd.DataFrame, runs: pd.DataFrame) -> str:
 
 
 def _shown_names(runs: pd.DataFrame) -> dict[tuple[Any, ...], str]:
-    return summary.agent_names(aggregate.plain_rows(runs))
+    return summary.agent_names(aggregate.plain_rows(runs, ()))
 
 
 def _md_scopes(rows: Sequence[_Row]) -> str:

@@ -8,7 +8,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .intervals import MANY_RUNS
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Numbers = npt.NDArray[np.float64]
+    Places = npt.NDArray[np.int64]
 
 __all__ = ["LEVEL_OF_TESTS", "benjamini_hochberg", "permutation_p_value", "stratified_p_value"]
 
@@ -43,19 +44,44 @@ def _choices(chosen: int, of: int) -> Numbers:
     return rows
 
 
-def _relabelled(x: Sequence[float], y: Sequence[float], generator: np.random.Generator | None) -> tuple[Numbers, bool]:
-    """Differences of means over relabellings of the runs, and whether these are all there are."""
+_Sizes = tuple[tuple[int, int], ...]
+
+
+def _drawn(sizes: _Sizes) -> Places:
+    """For the last of cells of these sizes (runs of `from`, of `to`), seeded draws: which of the sorted runs are
+    relabelled as `from`, shape (draws, n_x); of a cell with few relabellings which of them, shape (draws,).
+
+    Draws hang on sizes alone, and cells of a plan have the same ones, so they are made once for all metrics and cells.
+    """
+    drawn: Places = _drawn_by(sizes)[0]
+    return drawn
+
+
+@lru_cache(maxsize=6)
+def _drawn_by(sizes: _Sizes) -> tuple[Any, Any]:
+    """What `_drawn` gives, and the state of the generator after it."""
+    import numpy as np
+
+    random = np.random.default_rng(_SEED)
+    if len(sizes) > 1:
+        random.bit_generator.state = _drawn_by(sizes[:-1])[1]
+    n_x, n_y = sizes[-1]
+    if (ways := math.comb(n_x + n_y, n_x)) <= _EXACT_UP_TO:
+        drawn = random.integers(ways, size=_DRAWS)
+    else:
+        drawn = np.ascontiguousarray(np.argsort(random.random((_DRAWS, n_x + n_y)), axis=1)[:, :n_x])
+    return drawn, random.bit_generator.state
+
+
+def _relabelled(x: Sequence[float], y: Sequence[float], before: _Sizes = ()) -> tuple[Numbers, bool]:
+    """Differences of means over relabellings of the runs, and whether these are all there are. `before` are the sizes
+    of the cells whose draws come first."""
     import numpy as np
 
     n_x, n_y = len(x), len(y)
     pooled = np.sort(np.array([*x, *y], dtype=float))
     exact = math.comb(n_x + n_y, n_x) <= _EXACT_UP_TO
-    if exact:
-        sums = _choices(n_x, n_x + n_y) @ pooled
-    else:
-        random = generator or np.random.default_rng(_SEED)
-        order = np.argsort(random.random((_DRAWS, n_x + n_y)), axis=1)[:, :n_x]
-        sums = pooled[order].sum(axis=1)
+    sums = _choices(n_x, n_x + n_y) @ pooled if exact else pooled.take(_drawn((*before, (n_x, n_y)))).sum(axis=1)
     return (pooled.sum() - sums) / n_y - sums / n_x, exact
 
 
@@ -86,7 +112,7 @@ def permutation_p_value(x: Sequence[float], y: Sequence[float]) -> tuple[float, 
         return None
     if (p := _normal_limit([(x, y)])) is not None:
         return p, "permutation, normal limit"
-    differences, exact = _relabelled(x, y, None)
+    differences, exact = _relabelled(x, y)
     observed = abs(statistics.fmean(y) - statistics.fmean(x))
     extreme = int((abs(differences) >= observed - _tolerance([(x, y)])).sum())
     if exact:
@@ -122,11 +148,11 @@ def stratified_p_value(cells: Sequence[Cell], *, counts: bool) -> tuple[float, s
             total = step
         p = math.fsum(weight for value, weight in total.items() if abs(value) >= observed - 1e-7)
         return min(1.0, p), "permutation within cells, exact"
-    generator = np.random.default_rng(_SEED)
     drawn = np.zeros(_DRAWS)
-    for x, y in cells:
-        differences, exact = _relabelled(x, y, generator)
-        drawn += differences[generator.integers(len(differences), size=_DRAWS)] if exact else differences
+    sizes = tuple((len(x), len(y)) for x, y in cells)
+    for place, (x, y) in enumerate(cells):
+        differences, exact = _relabelled(x, y, sizes[:place])
+        drawn += differences[_drawn(sizes[: place + 1])] if exact else differences
     extreme = int((abs(drawn) >= observed - _tolerance(cells) * len(cells)).sum())
     return (extreme + 1) / (_DRAWS + 1), f"permutation within cells, {_DRAWS} draws"
 

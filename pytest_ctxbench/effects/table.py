@@ -75,10 +75,15 @@ class _Side:
     rows: tuple[Mapping[str, Any], ...] = ()
     planned: int = 0
     errors: int = 0
+    _values: dict[str, list[float]] = field(default_factory=dict, repr=False, compare=False)
 
     def values(self, metric: str) -> list[float]:
-        found = (row[metric] for row in self.rows)
-        return [float(v) for v in found if v is not None and math.isfinite(v)]
+        """Not to be changed by callers: every scope and statistic asks for them again."""
+        known = self._values.get(metric)
+        if known is None:
+            found = (row[metric] for row in self.rows)
+            known = self._values[metric] = [float(v) for v in found if v is not None and math.isfinite(v)]
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,7 @@ def effects(
     if from_condition == to_condition:
         raise ValueError("an effect lies between two conditions")
     conditions = (from_condition, to_condition)
-    cells = _cells(aggregate.plain_rows(runs), conditions, planned)
+    cells = _cells(aggregate.plain_rows(runs, METRICS), conditions, planned)
     depth = max((side.planned for cell in cells for side in cell.sides), default=0)
     rows: list[dict[str, Any]] = []
     for reference in (False, True):

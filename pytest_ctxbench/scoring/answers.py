@@ -115,21 +115,34 @@ class _Candidate:
 _EXACT, _CHECKED, _TOKEN = 0, 1_000, 2_000
 
 
-def _rank(column: Column, header: str, cells: Sequence[str] | None) -> int | None:
-    """How well a header names the field (0 is best); None when it does not. `cells` None: judge by header alone."""
-    if not header or len(header) > _MAX_HEADER:
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """A header as columns judge it: all its words and those outside parentheses, each also joined to one."""
+
+    words: frozenset[str]
+    joined: str
+    bare: str
+
+
+@lru_cache(maxsize=4096)
+def _header(text: str) -> _Header | None:
+    """None for what is no header."""
+    if not text or len(text) > _MAX_HEADER:
         return None
-    words = header_words(header)
-    bare = header_words(_PARENTHESES.sub(" ", header))
-    for spelled, penalty in ((words, 0), (bare, 1)):
-        joined = "".join(spelled)
+    words = header_words(text)
+    return _Header(frozenset(words), "".join(words), "".join(header_words(_PARENTHESES.sub(" ", text))))
+
+
+def _rank(column: Column, header: _Header, cells: Sequence[str] | None) -> int | None:
+    """How well a header names the field (0 is best); None when it does not. `cells` None: judge by header alone."""
+    spellings = ((header.joined, 0), (header.bare, 1))
+    for joined, penalty in spellings:
         if joined in column.names:
             return _EXACT + 2 * column.names.index(joined) + penalty
-    for spelled, penalty in ((words, 0), (bare, 1)):
-        joined = "".join(spelled)
+    for joined, penalty in spellings:
         if joined in column.checked and (cells is None or _mostly(column, cells)):
             return _CHECKED + 2 * column.checked.index(joined) + penalty
-    found = set(words)
+    found = header.words
     if not found & column.words or found & column.bars or (column.also and not found & column.also):
         return None
     if (column.only and not found <= column.only) or not (cells is None or _mostly(column, cells)):
@@ -144,13 +157,34 @@ def _mostly(column: Column, cells: Sequence[str]) -> bool:
     return not filled or 2 * sum(map(column.reads, filled)) >= len(filled)
 
 
+_VOCABULARIES: dict[int, tuple[Sequence[Column], frozenset[str]]] = {}
+
+
+def _vocabulary(columns: Sequence[Column]) -> frozenset[str]:
+    """All by which a header could name one of them. Kept for few lists of columns, known by what they are."""
+    found = _VOCABULARIES.get(id(columns))
+    if found is None or found[0] is not columns or not isinstance(columns, tuple):
+        words = frozenset().union(*(frozenset((*c.words, *c.names, *c.checked)) for c in columns))
+        if len(_VOCABULARIES) > 16:
+            _VOCABULARIES.clear()
+        found = _VOCABULARIES[id(columns)] = (columns, words)
+    return found[1]
+
+
 def _bind(
     columns: Sequence[Column], table: Table, sample: Mapping[int, Sequence[str]] | None
 ) -> tuple[dict[str, int], list[str]]:
     """Field -> index of its column, each bound once; and flags for fields that two columns name equally well."""
     candidates = []
     by_field = {c.field: c for c in columns}
-    for index, header in enumerate(table.header):
+    known = _vocabulary(columns)
+    for index, text in enumerate(table.header):
+        header = _header(text)
+        # most cells that are asked about are a row's, and name nothing
+        if header is None or (
+            header.joined not in known and header.bare not in known and header.words.isdisjoint(known)
+        ):
+            continue
         cells = None if sample is None else sample.get(index, ())
         for column in columns:
             rank = _rank(column, header, cells)
@@ -312,7 +346,9 @@ def _is_transposed(columns: Sequence[Column], table: Table, bound: Mapping[str, 
         return False
     found = set()
     for row in table.rows[:50]:
-        label = clean_cell(row.cells[0]) if row.cells and len(row.cells[0]) <= _MAX_HEADER else ""
+        label = _header(clean_cell(row.cells[0])) if row.cells and len(row.cells[0]) <= _MAX_HEADER else None
+        if label is None:
+            continue
         for column in columns:
             if column.field != "name" and column.field not in found:
                 rank = _rank(column, label, None)

@@ -26,6 +26,10 @@ _TOKEN = re.compile(
 _NO_SQL = ("search_context", "get_catalogs", "get_schemas", "get_tables", "get_columns", "get_instructions")
 _SQL_ARGUMENTS = ("query", "sql", "statement")
 _MODIFIERS = frozenset({"OR", "REPLACE", "IGNORE", "ABORT", "FAIL", "ROLLBACK", "OVERWRITE", "LOW_PRIORITY", "DELAYED"})
+#: Without one of these nothing is written; in other than ASCII text more letters than these have these capitals.
+_MAY_WRITE = (
+    "insert", "replace", "update", "delete", "merge", "truncate", "into", "copy", "create", "alter", "drop",
+)  # fmt: skip
 _OBJECTS = frozenset({"TABLE", "VIEW"})
 _CREATE_WORDS = frozenset({"OR", "REPLACE", "TEMP", "TEMPORARY", "GLOBAL", "LOCAL", "UNLOGGED", "MATERIALIZED"})
 _IF = frozenset({"IF", "NOT", "EXISTS"})
@@ -84,6 +88,10 @@ class _Tokens:
 
 def write_targets(sql: str) -> list[tuple[str, ...]]:
     """The target of every write in a text of SQL, as name parts (catalog, schema, table), in order."""
+    if sql.isascii():
+        lowered = sql.lower()
+        if not any(word in lowered for word in _MAY_WRITE):
+            return []
     tokens = _Tokens(sql)
     found: list[tuple[str, ...]] = []
     selecting = False
