@@ -18,7 +18,7 @@ import json
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import BudgetExhausted, ConfigError, HarnessError
@@ -68,6 +68,8 @@ class Budget:
                     new.write_text(json.dumps(ledger), encoding="utf-8")
                     new.replace(self.path)
                 except OSError as error:
+                    with suppress(OSError):
+                        new.unlink(missing_ok=True)
                     raise self._unwritable(error) from None
 
     def _unwritable(self, error: OSError) -> HarnessError:
@@ -82,7 +84,9 @@ class Budget:
                 raise ValueError("no amounts of money")
         except FileNotFoundError:
             ledger = {}
-        except (ValueError, TypeError, AttributeError):
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be read ({error.strerror}); mend or delete it") from None
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             raise ConfigError(
                 f"{self.path}: is damaged, so what an interrupted session spent is unknown; delete it to begin at $0"
             ) from None

@@ -9,10 +9,12 @@ Every complaint is a `ConfigError` of one line: file, key, what is wrong, what t
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from .entries import DEFAULT_SET, joined, load_set
 from .errors import ConfigError
@@ -20,7 +22,7 @@ from .layout import Layout
 from .limits import Limits
 from .models import DIALECTS, EFFORT_LADDERS, Model, Price, RateCard
 from .pricing import with_anthropic_cache_writes
-from .records import CONDITIONS, item_slug
+from .records import CONDITIONS, item_slug, safe_id
 
 __all__ = ["Bench", "Condition", "Service", "Task", "load_bench"]
 
@@ -158,10 +160,12 @@ def _parse(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}); name an existing file with --ctx-config"
+            f"{str(path)[:300]}: cannot be read ({error.strerror}); name an existing file with --ctx-config"
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    except ValueError as error:
+        raise ConfigError(f"{str(path)[:300]!r}: cannot be read ({error}); name an existing file") from None
     try:
         try:
             data = yaml.load(text, FastLoader)  # noqa: S506 - a SafeLoader
@@ -172,9 +176,24 @@ def _parse(path: Path) -> dict[str, Any]:
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
         raise ConfigError(f"{path}{where}: broken YAML: {problem}") from None
+    except (ValueError, OverflowError, RecursionError) as error:
+        # A date that is none, a number of thousands of digits, nesting without end.
+        raise ConfigError(f"{path}: broken YAML: {' '.join(str(error).split())[:200]}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: must be a mapping with the keys models, plan, ...; it is {_kind(data)}")
     return data
+
+
+def _is_url(text: str) -> bool:
+    if any(ch.isspace() or not ch.isprintable() for ch in text):
+        return False
+    if text.startswith("{emulator}"):
+        return True
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _kind(value: object) -> str:
@@ -210,7 +229,9 @@ class _Reader:
         base = data.pop("extends", None)
         if base is None:
             return data
-        target = (path.parent / str(base)).resolve()
+        if not isinstance(base, str) or "\0" in base:
+            raise ConfigError(f"{path}: extends: must be the path of a file; it is {_kind(base)}")
+        target = (path.parent / base).resolve()
         if target in (*seen, path.resolve()):
             raise ConfigError(f"{path}: extends {base!r} leads back to itself; remove one of the two")
         return {**self._merged(target, (*seen, path.resolve())), **data}
@@ -237,9 +258,9 @@ class _Reader:
             raise self.fail(where, f"must be text; it is {_kind(value)}")
         return value
 
-    def whole(self, value: object, where: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.fail(where, f"must be a whole number of at least 1; it is {value!r}")
+    def whole(self, value: object, where: str, most: int = 1_000_000_000) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.fail(where, f"must be a whole number from 1 to {most}; it is {str(value)[:40]}")
         return value
 
     def amount(self, value: object, where: str) -> float:
@@ -297,7 +318,7 @@ class _Reader:
             conditions=conditions,
             services=services,
             toolsets=toolsets,
-            runs=self.whole(plan.get("runs", 5), "plan.runs"),
+            runs=self.whole(plan.get("runs", 5), "plan.runs", 10_000),
             limits=self._limits(),
             plan_tasks=plan_tasks,
             plan_conditions=plan_conditions,
@@ -425,6 +446,17 @@ class _Reader:
         effort = self.text(entry.get("effort", "default"), f"{where}.effort")
         if effort not in levels:
             raise self.fail(f"{where}.effort", f"{effort!r} is not offered; use one of {', '.join(levels)}")
+        if re.fullmatch(r"[A-Za-z0-9_-]{1,40}", effort) is None:
+            raise self.fail(f"{where}.effort", f"{effort!r} must be letters and digits: it is a part of file names")
+        if len(safe_id(model_id)) > 120:
+            raise self.fail(where, "the id is too long for the names of the records' files (120 characters)")
+        key_env = entry.get("key_env", service.key_env if service else None)
+        if key_env is not None and not isinstance(key_env, str):
+            raise self.fail(f"{where}.key_env", f"must be the name of a variable; it is {_kind(key_env)}")
+        for key, holder in (("check_by_hand", entry), ("above", entry.get("price"))):
+            value = holder.get(key) if isinstance(holder, dict) else None
+            if value is not None and not isinstance(value, list):
+                raise self.fail(f"{where}.{key}", f"must be a list; it is {_kind(value)}")
         tier = self.text(entry.get("tier"), f"{where}.tier")
         if tier not in TIERS:
             raise self.fail(f"{where}.tier", f"must be one of {', '.join(TIERS)}; it is {tier!r}")
@@ -435,6 +467,8 @@ class _Reader:
             if not isinstance(entry.get(flag, False), bool):
                 raise self.fail(f"{where}.{flag}", f"must be true or false; it is {entry[flag]!r}")
         base_url = entry.get("base_url", service.base_url if service else None)
+        if base_url is not None and not _is_url(str(base_url)):
+            raise self.fail(f"{where}.base_url", f"{str(base_url)[:100]!r} is no http or https URL")
         if base_url is not None and "@" in str(base_url).split("://", 1)[-1].split("/", 1)[0]:
             raise self.fail(f"{where}.base_url", "must hold no credentials; name their variable as key_env")
         return Model(

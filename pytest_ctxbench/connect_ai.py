@@ -336,7 +336,9 @@ class RestClient:
             error = payload.get("error", payload) if isinstance(payload, dict) else payload
             text = error.get("message") if isinstance(error, dict) else error
         except (ValueError, RecursionError):
-            text = response.text
+            from .http_client import plain_text
+
+            text = plain_text(response)
         text = " ".join(str(text or "").split())[:300]
         return f" ({text})" if text else ""
 

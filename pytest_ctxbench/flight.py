@@ -149,21 +149,21 @@ class Flight:
         return attempt
 
     def wait_for_queue(self, attempt: Attempt) -> Queue | None:
-        return self._wait(attempt.queue)
+        return self._wait(attempt, attempt.queue)
 
     def wait_for_session(self, attempt: Attempt) -> McpSession:
-        return self._wait(attempt.session)
+        return self._wait(attempt, attempt.session)
 
     def wait_for_record(self, attempt: Attempt) -> dict[str, Any]:
         """The record. Raises `LeftPending` and `HarnessError`; `attempt.record` is there after the latter too."""
         self._loop.call(attempt._wanted.set)
-        return self._wait(attempt.end)
+        return self._wait(attempt, attempt.end)
 
     def leave(self, attempt: Attempt) -> None:
         """The item is done with it: what it holds is let go, also when no record was asked for."""
         self._loop.call(self._leave, attempt)
         with contextlib.suppress(LeftPending, HarnessError):
-            self._wait(attempt.end)
+            self._wait(attempt, attempt.end)
 
     def stop(self) -> None:
         """Cancel every run in flight and wait until they have left their connections in order. Harmless when it was
@@ -185,8 +185,11 @@ class Flight:
         if attempt is None:
             attempt = Attempt(planned)
             self._begun.add(planned.key)
-            self._asked.append(attempt)
-            self._admit()
+            if self._stopped:
+                attempt._fail(LeftPending("left pending: the session was stopped"))
+            else:
+                self._asked.append(attempt)
+                self._admit()
         return attempt
 
     def _leave(self, attempt: Attempt) -> None:
@@ -309,6 +312,12 @@ class Flight:
                 attempt._fail(failure)
             self._admit()
 
+    async def _cancel(self, attempt: Attempt) -> None:
+        self._leave(attempt)
+        if attempt._task is not None:
+            attempt._task.cancel()
+            await asyncio.wait([attempt._task], timeout=10.0)
+
     async def _stop(self) -> None:
         self._stopped = True
         if self._retry is not None:
@@ -330,12 +339,18 @@ class Flight:
             for handler in logging.getLogger().handlers:
                 handler.addFilter(self._log_filter)
 
-    def _wait(self, future: Future[T]) -> T:
+    def _wait(self, attempt: Attempt, future: Future[T]) -> T:
+        import pytest
+
         try:
             return self._loop.wait(future, check=self._check)
-        except BaseException:
-            if not future.done():  # Ctrl-C, or the session was stopped: nothing goes on behind its back
+        except (KeyboardInterrupt, SystemExit, pytest.exit.Exception):
+            if not future.done():  # nothing goes on behind the back of a session that was stopped
                 self.stop()
+            raise
+        except BaseException:
+            if not future.done():  # another plugin ended this item (pytest-timeout): the other runs go on
+                self._loop.run(self._cancel(attempt))
             raise
 
 

@@ -62,6 +62,8 @@ class Exchange:
     error: Exception | None = None
     retry_after: float | None = None
     session_id: str | None = None
+    is_json: bool = False  # the answer is one JSON text and no stream of events
+    on_answer: Callable[[], None] | None = None  # called when status and headers are there
 
     @property
     def never_sent(self) -> bool:
@@ -127,7 +129,19 @@ class ObservedClient(Client):
         exchange.status = response.status_code
         exchange.session_id = response.headers.get("mcp-session-id")
         exchange.retry_after = whole_seconds(response.headers.get("retry-after"))
+        exchange.is_json = response.headers.get("content-type", "").startswith("application/json")
+        if exchange.on_answer is not None:
+            exchange.on_answer()
         return response
+
+
+def plain_text(response: httpx2.Response) -> str:
+    """The body as text whatever its header says of it: a server can name a charset that does not fit (utf-16 without
+    its mark) or one that is no charset of text (hex, idna), over which `response.text` fails."""
+    try:
+        return response.text
+    except Exception:
+        return response.content.decode("utf-8", "replace")
 
 
 def whole_seconds(header: str | None) -> float | None:

@@ -32,7 +32,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from . import __version__
 from .agent.types import ToolOutcome, ToolSpec, ToolTimeout
@@ -56,6 +56,8 @@ __all__ = [
     "repeatable_tool",
 ]
 
+#: Seconds for the rest of an answer whose headers are there, when it is one JSON text.
+_BODY_S = 60.0
 _PAGE_CAP = 100
 _TOOL_CAP = 2_000
 #: What the SDK itself says when the answer can no longer come (code -32000); servers use that code for errors too.
@@ -587,6 +589,14 @@ class McpSession:
         request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=args))
         with observe() as exchange:
             limit = asyncio.timeout(max(0.0, deadline - time.monotonic()))
+
+            def answered() -> None:
+                # One JSON text is there whole, or nearly. The SDK drops one that answers another id and waits on.
+                until = asyncio.get_running_loop().time() + _BODY_S
+                if exchange.is_json and limit.when() is not None and until < cast("float", limit.when()):
+                    limit.reschedule(until)
+
+            exchange.on_answer = answered
             try:
                 async with limit:
                     result = await session.send_request(request, CallToolResult)
@@ -613,6 +623,8 @@ class McpSession:
                     # A model must not be graded on what it did about a fault of ours.
                     raise _Lost(_text_of(result), unsent=False, error_class="mcp_call")
                 return _text_of(result), bool(result.is_error)
+        if exchange.is_json and exchange.status == 200:
+            raise _Lost("the answer is none to this call", unsent=False, error_class="mcp_call")
         answers = await self.ping(min(5.0, self._settings.call_deadline_s))
         state = "it still answers a ping" if answers else "it does not answer a ping either"
         message = f"{name} gave no answer within {self._settings.call_deadline_s:g} s ({state})"
@@ -671,8 +683,10 @@ class McpSession:
                     ),
                     error_class="mcp_toolset",
                 ) from None
-        except TimeoutError:
-            pass
+        except (Exception, asyncio.CancelledError) as error:
+            # No answer to this question: what the call was told stands.
+            if isinstance(error, asyncio.CancelledError) and _asked_to_stop():
+                raise
 
     async def _lost_connection(self, exchange: Exchange, connection: _Connection, said: str) -> _Lost:
         from .http_client import reason_of

@@ -89,7 +89,11 @@ def _check_places(folders: Sequence[Path], out: Path) -> None:
         if real in places:
             raise ConfigError(f"{folder}: is named twice; name each folder once")
         places[real] = folder
-    if out.exists() and not out.is_dir():
+    try:
+        is_file = out.exists() and not out.is_dir()
+    except OSError as error:
+        raise ConfigError(f"--out {str(out)[:200]}: cannot be used ({error.strerror}); name a new folder") from None
+    if is_file:
         raise ConfigError(f"--out {out}: is a file; name a new or empty folder")
     target = out.resolve()
     for real, folder in places.items():
@@ -183,7 +187,7 @@ def _check_target(out: Path, plan: MergePlan) -> None:
         return
     try:
         begun = json.loads((out / MARK).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise ConfigError(f"--out {out}: is not empty ({min(there)}); name a new or empty folder") from None
     if begun != {"merge": _digest(plan)}:
         raise ConfigError(

@@ -143,7 +143,11 @@ def resolve(config: pytest.Config) -> Settings:
             )
     out_base = config.invocation_params.dir if config.getoption("ctx_out") else config.rootpath
     out = Path(os.path.abspath(out_base / (values["out"] or "results")))
-    if out.exists() and not out.is_dir():
+    try:
+        is_file = out.exists() and not out.is_dir()
+    except OSError as error:
+        raise ConfigError(f"--ctx-out {str(out)[:200]}: cannot be used ({error.strerror}); name a folder") from None
+    if is_file:
         raise ConfigError(f"--ctx-out {out}: is a file; name a folder")
     return Settings(
         layout=layout,
@@ -204,8 +208,8 @@ def _value(config: pytest.Config, option: _Option) -> Any:
             raise ConfigError(f"{source} {text}: must be a whole number of at least 1")
         return int(text)
     if option.kind == "money":
-        if not re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text):
-            raise ConfigError(f"{source} {text}: must be an amount in USD, like 25 or 0.50")
+        if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]*)?|\.[0-9]+", text):
+            raise ConfigError(f"{source} {text[:60]}: must be an amount in USD, like 25 or 0.50")
         return float(text)
     return text
 

@@ -47,7 +47,7 @@ from .records import RunKey
 from .runner import score_record
 from .scoring.keywords import Keywords
 from .scoring.rubric import Rubric
-from .store import RecordStore, read_record
+from .store import RecordStore, open_regular, read_record
 
 if TYPE_CHECKING:
     from .runner import RunContext
@@ -207,7 +207,7 @@ def _line_of(text: bytes) -> bytes:
 def _lines(path: Path, header: bytes) -> Iterator[tuple[bytes, list[Any] | None]]:
     """The lines of an index that was made under the same header; None for a damaged one."""
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below
+        file = open_regular(path)
     except OSError:
         return
     with file, contextlib.suppress(OSError):
@@ -284,7 +284,7 @@ def _read_one(path: Path, inputs: ScoringInputs) -> _Found | None:
 def _read_line(path: Path, inputs: ScoringInputs) -> tuple[bytes | None, Indexed | str | None]:
     """As `_read_one`; what holds of a sealed record is its line alone. (None, None) when it is gone."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             before = _identity(os.fstat(file.fileno()))
             raw = file.read()
             after = _identity(os.fstat(file.fileno()))

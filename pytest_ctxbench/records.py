@@ -67,6 +67,10 @@ _NUMBERS = (
     "mcp_retries", "mcp_probe_ms", "temperature_requested", "temperature_applied", "thinking_chars",
     "max_tokens_applied", "cost_usd",
 )  # fmt: skip
+_COUNTS = frozenset({
+    "run", "attempt", "uncached_input", "cached_input", "cache_write", "output", "reasoning", "raw_total",
+    "tool_calls", "turns", "turn_cap", "model_retries", "mcp_retries", "thinking_chars", "max_tokens_applied",
+})  # fmt: skip
 _TRUTHS = ("reference", "usage_incomplete", "hit_turn_cap")
 _TEXT_LISTS = ("tools_listed", "dropped_parameters", "flags", "landed_rows")
 _MAPPING_LISTS = ("trace", "turn_times", "queue_rows")
@@ -103,11 +107,12 @@ def shape_problem(record: Mapping[str, Any]) -> str | None:
         kind = _KINDS.get(name)
         if value is not None and kind is not None and not _IS[kind](value):
             return f"{name} is not {kind}"
+        if value is not None and name in _COUNTS and value != int(value):
+            return f"{name} is not a whole number"
     if record.get("failure") not in (None, *FAILURES):
         return f"failure is none of {', '.join(FAILURES)}"
     for call in record.get("trace") or ():
-        seconds = call.get("mcp_s")
-        if not isinstance(call.get("tool"), str) or isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        if not isinstance(call.get("tool"), str) or not _is_number(call.get("mcp_s")):
             return "trace holds a call without tool or mcp_s"
     for counts in (record.get("source_integrity") or {}).values():
         if counts is not None and not (

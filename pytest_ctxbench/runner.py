@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,6 +95,12 @@ def score_record(record: Mapping[str, Any], context: ScoringContext) -> Score | 
     )
 
 
+def _unforeseen(raised: Exception) -> HarnessError:
+    """A fault of ours or of a library's: the run has no score, but what it cost must be on record."""
+    logging.getLogger(__name__).debug("a run ended in an unforeseen error", exc_info=raised)
+    return HarnessError(f"unexpected {type(raised).__name__}: {raised}", error_class="internal")
+
+
 async def execute(
     planned: PlannedRun,
     context: RunContext,
@@ -152,6 +159,8 @@ async def execute(
             if not conversation.spent_at_most_usd:
                 raise
             error = HarnessError(str(raised), error_class="budget")  # what was spent must be on record
+        except Exception as raised:
+            error = _unforeseen(raised)
         wall_s = time.perf_counter() - started
         if verifier is not None and before is not None:
             try:
@@ -164,6 +173,8 @@ async def execute(
                 await verifier.confirm()
             except HarnessError as raised:
                 error = error or raised
+            except Exception as raised:
+                error = error or _unforeseen(raised)
     finally:
         adoption.mark_entries(conversation.trace, conversation.events, context.entries_of(key.condition) or ())
         with contextlib.suppress(HarnessError):  # a full disk: the reservation stays, and the record may still fit

@@ -796,14 +796,16 @@ class BenchSession:
     def pytest_sessionstart(self) -> None:
         if not self.is_main:
             return
-        # CI's time limits send SIGTERM; like Ctrl-C it must leave CSVs, reports and no running servers behind.
-        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        # CI's time limits send SIGTERM, a terminal that is closed SIGHUP; like Ctrl-C they must leave CSVs, reports and
+        # no running servers behind. What somebody else handles or ignores (nohup) stays so.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_DFL:
 
-            def interrupt(signum: int, frame: object) -> None:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                raise KeyboardInterrupt("SIGTERM")
+                def interrupt(signum: int, frame: object) -> None:
+                    signal.signal(signum, signal.SIG_DFL)
+                    raise KeyboardInterrupt(signal.Signals(signum).name)
 
-            signal.signal(signal.SIGTERM, interrupt)
+                signal.signal(number, interrupt)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         # Also how xdist ends a session for -x, which is an end as the user asked for it.

@@ -10,6 +10,7 @@ moves to `attempts/` when the next one is stored. Nothing is ever deleted.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import gzip
 import json
@@ -17,17 +18,18 @@ import math
 import os
 import re
 import secrets
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from . import fast_json, record_seal
 from .errors import ConfigError, HarnessError
 from .records import SCHEMA_VERSION, RunKey, shape_problem
 
-__all__ = ["RecordStore", "key_of", "process_is_alive", "read_record", "write_atomically"]
+__all__ = ["RecordStore", "key_of", "open_regular", "process_is_alive", "read_record", "write_atomically"]
 
 #: Levels of nesting that are kept where the encoder gives up.
 _DEEPEST = 100
@@ -80,6 +82,16 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return f"[{type(value).__name__} that cannot be stored]"
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """An existing file to read from, closed by the caller. Raises `OSError`, for what is no regular file too: opening a
+    pipe would wait for somebody who writes to it."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return file
+
+
 def read_record(raw: bytes, path: Path, key: RunKey | None = None) -> tuple[dict[str, Any] | None, str]:
     """The record that a file's bytes hold, or None and what is wrong with them. `key` is the run it must be of.
 
@@ -97,7 +109,11 @@ def read_record(raw: bytes, path: Path, key: RunKey | None = None) -> tuple[dict
             f"{SCHEMA_VERSION}); update pytest-ctxbench or use another --ctx-out"
         )
     own = key_of(record)
-    if own is None or f"{own.stem}.json" != path.name or (key is not None and own != key):
+    try:
+        stem = None if own is None else own.stem
+    except UnicodeEncodeError:  # a lone surrogate
+        stem = None
+    if own is None or f"{stem}.json" != path.name or (key is not None and own != key):
         return None, "holds the record of another run"
     if not isinstance(record["schema_version"], int):
         return None, "cannot be used: schema_version is not a number"
@@ -140,7 +156,8 @@ class RecordStore:
     def read(self, path: Path, key: RunKey | None = None) -> dict[str, Any] | None:
         """The record in one of the folder's files; a damaged one is set aside."""
         try:
-            raw = path.read_bytes()
+            with open_regular(path) as file:
+                raw = file.read()
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -192,7 +209,7 @@ class RecordStore:
             value = json.loads(gzip.decompress(self.transcript_path(key).read_bytes()))
         except (OSError, EOFError, ValueError, zlib.error, RecursionError):
             return None
-        return value if isinstance(value, list) else None
+        return value if isinstance(value, list) and all(isinstance(event, dict) for event in value) else None
 
     def earlier_cost(self, record: dict[str, Any]) -> float | None:
         """USD of the run's earlier attempts, which ended in errors; None without one, or when a cost is unknown."""
@@ -203,7 +220,7 @@ class RecordStore:
         for path in (self.out / "attempts").glob(f"{glob.escape(key.stem)}.attempt*.json"):
             try:
                 costs.append(float(json.loads(path.read_bytes())["cost_usd"]))
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 return None
         return sum(costs) if costs else None
 
@@ -232,7 +249,7 @@ def process_is_alive(pid: int) -> bool:
     """Whether a process of this number runs here, whoever owns it."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no process has such a number
         return False
     except OSError:
         return True

@@ -345,7 +345,8 @@ class Verifier:
         value = result.rows[0][0] if len(result.rows) == 1 and len(result.columns) == 1 else None
         try:
             count = Decimal(str(value).strip())  # drivers make 7.0 and '7' of a count
-            if not isinstance(value, bool) and count >= 0 and count == (whole := int(count)):
+            # Bounded first: the integer of 1E+1000000000 would take all memory, and the event loop with it.
+            if not isinstance(value, bool) and 0 <= count < _MOST_ROWS and count == (whole := int(count)):
                 return whole
         except (InvalidOperation, ValueError, OverflowError):
             pass
@@ -414,6 +415,9 @@ class LocalVerifier(Verifier):
     async def landed_rows(self, counts: Mapping[str, int]) -> list[LandedRows]:
         """None: the next fresh database is without them, so there is nothing for the user to remove."""
         return []
+
+
+_MOST_ROWS = 10**15
 
 
 def _schema_table(name: str) -> Table | None:

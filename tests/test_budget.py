@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ctxbench.budget import Budget
-from pytest_ctxbench.errors import BudgetExhausted, ConfigError
+from pytest_ctxbench.errors import BudgetExhausted, ConfigError, HarnessError
 
 
 def reserve(budget: Budget, run: str, worst: float, spent: float = 0.0) -> None:
@@ -167,3 +167,27 @@ def test_a_damaged_ledger_is_never_taken_for_an_empty_one(tmp_path: Path):
     budget.path.write_bytes(budget.path.read_bytes()[:9])
     with pytest.raises(ConfigError, match=r"budget.json: is damaged.* delete it to begin at \$0"):
         Budget(budget.path, 1.0).open()
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a": 1' + "0" * 400 + "}", None])
+def test_a_ledger_that_cannot_be_read_is_one_line(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / ".budget.json"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_text(content)
+    with pytest.raises(ConfigError):
+        Budget(path, 1.0).open()
+
+
+def test_a_full_disk_leaves_no_half_of_a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = make(tmp_path, 1.0)
+
+    def full(path: Path, *_: object, **__: object) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(HarnessError):
+        budget.settle("a", 0.1)
+    assert [path.name for path in tmp_path.glob("*.new")] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from pytest_ctxbench.config import load_bench
 from pytest_ctxbench.errors import ConfigError
-from pytest_ctxbench.layout import Layout
+from pytest_ctxbench.layout import Layout, find_layout
 from pytest_ctxbench.models import EFFORT_LADDERS
 
 ROOT = Path(__file__).parents[1]
@@ -200,3 +201,41 @@ def test_an_id_with_outer_blanks_is_refused(project: Path):
     edit(project, "{id: grok-4.3,", "{id: 'grok-4.3 ',")
     with pytest.raises(ConfigError, match="begins or ends with a blank"):
         read(project)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "as_of: 2026-99-99", "as_of: " + "9" * 5_000, 'extends: "a\\0b"', "extends: " + "x" * 5_000]
+)
+def test_yaml_that_cannot_be_read_is_one_line(tmp_path: Path, text: str) -> None:
+    roster = tmp_path / "roster.yaml"
+    roster.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_bench(roster, find_layout(Path(__file__).parents[1]))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1_000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"effort": "a/b", "effort_levels": ["a/b"]},
+        {"effort": "../x", "effort_levels": ["../x"]},
+        {"id": "m" * 205},
+        {"key_env": ["X"]},
+        {"check_by_hand": 5},
+        {"price": {"input": 1, "cached_input": 1, "output": 1, "above": 5}},
+        {"base_url": "http://[::1"},
+        {"base_url": "http://a b/"},
+        {"base_url": "file:///etc/hosts"},
+        {"max_tokens": 10**400},
+    ],
+)
+def test_what_no_record_could_be_stored_under_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    """Else the run is paid for, its record cannot be stored or found again, and the next session pays once more."""
+    root = Path(__file__).parents[1]
+    price = {"input": 1, "cached_input": 1, "output": 1}
+    entry = {"id": "m", "label": "M", "developer": "D", "provider": "openai", "tier": "mid", "price": price, **change}
+    roster = tmp_path / "roster.yaml"
+    roster.write_text(f"extends: {root / 'config' / 'models.yaml'}\nmodels: [{json.dumps(entry)}]\n")
+    with pytest.raises(ConfigError):
+        load_bench(roster, find_layout(root))

@@ -925,3 +925,46 @@ def test_google_traffic_type_stands_for_the_tier(stub: ProviderStub) -> None:
     body["usageMetadata"]["trafficType"] = "ON_DEMAND_FLEX"
     stub.script(Answer(body))
     assert converse(stub, make_model("google")).conversation.served_tier == "ON_DEMAND_FLEX"
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "hex", "idna", "undefined"])
+@pytest.mark.parametrize("status", [200, 503])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_charset_that_does_not_fit_is_a_fault_like_another(dialect: str, status: int, charset: str) -> None:
+    head = [f"HTTP/1.1 {status} Odd", f"content-type: text/plain; charset={charset}", "content-length: 5",
+            "connection: close"]  # fmt: skip
+    raw = "".join(f"{line}\r\n" for line in [*head, ""]).encode()
+    with ProviderStub() as stub:
+        stub.script(Answer(raw=raw + b"busy\xff"), answer(dialect, "| done |"))
+        talk = converse(stub, make_model(dialect))
+    assert talk.error is None
+    assert (talk.conversation.final_answer, talk.conversation.model_retries) == ("| done |", 1)
+    assert (talk.conversation.spent_at_most_usd > talk.worst_cases[0]) == (status == 200)
+
+
+_NO_ANSWER = {"choices": [], "output": None, "candidates": [], "content": None}
+
+
+@pytest.mark.parametrize(
+    "counts", [{"prompt_tokens": "12", "input_tokens": -1}, {"prompt_tokens": 9, "input_tokens": 9}]
+)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_broken_answer_with_counts_that_cannot_be_used_is_not_free(dialect: str, counts: dict[str, Any]) -> None:
+    of_google = {"promptTokenCount": "12"}
+    broken = Answer({**_NO_ANSWER, "usage": counts, "usageMetadata": of_google})
+    with ProviderStub() as stub:
+        stub.script(broken, answer(dialect, "| done |"))
+        talk = converse(stub, make_model(dialect))
+    c = talk.conversation
+    assert c.usage_incomplete
+    assert c.cost_usd is not None
+    assert c.spent_at_most_usd == pytest.approx(c.cost_usd + talk.worst_cases[0])
+
+
+def test_an_answer_that_broke_off_behind_some_text_is_not_free() -> None:
+    broke = {"message": {"role": "assistant", "content": "half"}, "error": {"code": 502, "message": "gone"}}
+    with ProviderStub() as stub:
+        stub.script(Answer({"choices": [broke]}), answer("openai_compat", "| done |"))
+        talk = converse(stub, make_model("openai_compat"))
+    c = talk.conversation
+    assert c.spent_at_most_usd == pytest.approx((c.cost_usd or 0) + talk.worst_cases[0])

@@ -916,3 +916,28 @@ def test_the_proofs_of_process_faults_are_there():
     for fault in PROCESSES:
         file, _, name = fault.proof.partition("::")
         assert f"def {name}(" in (Path(__file__).parent / file).read_text(encoding="utf-8"), fault
+
+
+def test_a_fault_of_our_own_keeps_what_was_paid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nobody foresaw it, so no rule says what it is: an error with a record, no score, pending."""
+    (tmp_path / "witness.py").write_text(
+        "from pytest_ctxbench.mcp_session import McpSession\n"
+        "whole, calls = McpSession.call, []\n"
+        "async def call(self, name, arguments=None, **more):\n"
+        "    calls.append(name)\n"
+        "    if len(calls) == 2:\n"
+        "        raise UnicodeError('nobody\\nforesaw this')\n"
+        "    return await whole(self, name, arguments, **more)\n"
+        "McpSession.call = call\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    arguments = ("--ctx-local", "--ctx-runs=1", "--ctx-model=reference-careful", "--ctx-task=r1",
+                 "--ctx-condition=baseline_context", f"--ctx-out={tmp_path / 'out'}")  # fmt: skip
+    done = bench(*arguments, "-p", "witness", "--reruns=0")
+    (path,) = (tmp_path / "out" / "runs").glob("*.json")
+    record = json.loads(path.read_bytes())
+    assert (record["error_class"], record["error"]) == ("internal", "unexpected UnicodeError: nobody foresaw this")
+    assert record["score"] is None
+    assert record["cost_usd"] > 0
+    assert done.counts() == {"error": 1}
+    assert bench(*arguments).counts() == {"passed": 1}

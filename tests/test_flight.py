@@ -225,6 +225,26 @@ def test_nothing_goes_on_after_the_end(tmp_path: Path, loop: LoopThread):
     assert again.take(run(0, "a", "Q")) is not None
 
 
+def test_an_item_that_another_plugin_ends_takes_no_other_with_it(tmp_path: Path, loop: LoopThread):
+    """pytest-timeout raises `pytest.fail` in the thread that waits."""
+    crew, raised = Crew(gates={0: threading.Event()}), []
+
+    def check() -> None:
+        if len(crew.begun()) >= 3 and not raised:
+            raised.append(True)
+            pytest.fail("Timeout")
+
+    flight = Flight(loop, Claims(tmp_path, {}, lambda name: tmp_path / name), crew, 3, check)  # type: ignore[arg-type]
+    flight.expect([run(n) for n in range(5)])
+    with pytest.raises(pytest.fail.Exception):
+        report(flight, run(0))
+    assert [report(flight, run(n))["run"] for n in range(1, 5)] == [1, 2, 3, 4]
+    assert ("end", 0) not in crew.log
+    flight.stop()
+    with pytest.raises(LeftPending, match="the session was stopped"):
+        report(flight, run(7))
+
+
 def test_an_item_that_asks_for_no_record_runs_nothing(tmp_path: Path, loop: LoopThread):
     crew = Crew()
     flight = make(tmp_path, loop, crew, 1)

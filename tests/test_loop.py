@@ -570,3 +570,36 @@ def test_cut_result_at_the_border() -> None:
     shown, cut = cut_result("x" * 11, 10)
     assert cut
     assert shown.startswith("x" * 10 + "\n[")
+
+
+def test_a_call_that_is_cut_off_by_the_user_counts_with_its_worst_case(stub: ProviderStub) -> None:
+    """Ctrl-C, SIGTERM, -x: the request was sent, so it may be billed; the next session's budget must know."""
+    stub.script(chat(calls=CALL), Answer(hang=True))
+    conversation, worst_cases = Conversation(), []
+
+    async def call_tool(name: str, arguments: dict[str, Any]) -> ToolOutcome:
+        return ToolOutcome("rows")
+
+    async def spend(worst: float) -> None:
+        worst_cases.append(worst)
+
+    async def main() -> None:
+        http = HttpPool()
+        run = asyncio.create_task(
+            run_conversation(
+                conversation, model=make_model("openai_compat"), system="s", prompt="p", tools=TOOLS,
+                call_tool=call_tool, limits=Limits(), api_key="k", base_url=stub.url + "/v1", before_call=spend,
+                http=http,
+            )
+        )  # fmt: skip
+        while len(stub.requests) < 2:  # noqa: ASYNC110 - the stub runs in a thread
+            await asyncio.sleep(0.01)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        await http.close()
+
+    asyncio.run(main())
+    assert conversation.usage_incomplete
+    assert conversation.cost_usd is not None
+    assert conversation.spent_at_most_usd == pytest.approx(conversation.cost_usd + worst_cases[1])

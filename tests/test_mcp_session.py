@@ -579,6 +579,27 @@ def test_an_error_object_with_200_that_is_not_mcp_is_the_endpoints_fault(stub: M
     assert stub.seen["tools/call"] == (4 if repeatable else 1)
 
 
+@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"id": "another", "result": {"content": [{"type": "text", "text": "rows of somebody else"}]}},
+        {"id": None, "error": {"code": -32603, "message": "no"}},
+    ],
+)
+def test_an_answer_to_another_request_is_the_endpoints_fault(
+    stub: McpStub, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], repeatable: bool
+) -> None:
+    """The SDK drops it and waits on: without an end of its own that would be a tool timeout, the model's failure."""
+    monkeypatch.setattr("pytest_ctxbench.mcp_session._BODY_S", 0.3)
+    body = json.dumps({"jsonrpc": "2.0", **answer}).encode()
+    stub.fault("tools/call", *[Status(200, body=body, content_type="application/json")] * 9)
+    error = failing(settings(stub), "execute_select" if repeatable else "execute_insert", repeatable=repeatable)
+    assert error.error_class == ("mcp_call" if repeatable else "mcp_write_unknown")
+    assert "the answer is none to this call" in str(error)
+    assert stub.seen["tools/call"] == (4 if repeatable else 1)
+
+
 def test_an_op_that_is_refused_only_in_the_tool_list(stub: McpStub) -> None:
     stub.fault("tools/list", Status(200, rpc=(-32602, "Unknown op: search_context")))
     error = failing(settings(stub), "execute_select", repeatable=True)

@@ -95,6 +95,8 @@ def test_ini_twins(tmp_path: Path):
         (["--ctx-runs", "many"], "--ctx-runs many: must be a whole number of at least 1"),
         (["--ctx-budget", "-1"], "--ctx-budget -1: must be an amount in USD"),
         (["--ctx-budget", "nan"], "--ctx-budget nan: must be an amount in USD"),
+        (["--ctx-budget", "9" * 400], "must be an amount in USD"),
+        (["--ctx-out", "x" * 5_000], "cannot be used (File name too long); name a folder"),
         (["-o", "ctx_runs=x"], "ini ctx_runs x: must be a whole number"),
         (["--ctx-effort", "max"], "--ctx-effort max: not supported by claude-haiku-4-5, gpt-6-astra"),
         (["--ctx-endpoint", "prod"], "--ctx-endpoint prod: must be local or connect-ai"),

@@ -208,7 +208,9 @@ def _descendants(group: int) -> list[str]:
     return [line for line in listing.splitlines()[1:] if int(line.split()[0]) == group and "defunct" not in line]
 
 
-@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 2), (signal.SIGKILL, 2)])
+@pytest.mark.parametrize(
+    ("number", "workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 2), (signal.SIGHUP, 0), (signal.SIGKILL, 2)]
+)
 def test_an_interrupted_session_is_resumed_to_the_same_csvs(
     everybody: Path, tmp_path: Path, number: signal.Signals, workers: int
 ):

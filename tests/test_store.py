@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -30,6 +31,14 @@ def test_a_record_and_its_transcript_come_back(tmp_path: Path):
     assert store.transcript(KEY) == [{"type": "assistant", "turn": 1, "text": hostile}]
     assert store.path(KEY).read_bytes().isascii()
     assert [r["run"] for r in store.records()] == [2]
+
+
+def test_a_pipe_in_place_of_a_record_is_no_wait(tmp_path: Path):
+    store = RecordStore(tmp_path)
+    store.runs.mkdir()
+    os.mkfifo(store.path(KEY))
+    with pytest.raises(ConfigError, match="it is no regular file"):
+        store.load(KEY)
 
 
 @pytest.mark.parametrize(
@@ -152,3 +161,47 @@ def test_sweep_removes_only_what_dead_writers_left(tmp_path: Path):
         path.write_bytes(b"")
     store.sweep()
     assert sorted(p.name for p in store.runs.iterdir()) == sorted([mine.name, foreign.name])
+
+
+def test_a_temporary_file_with_an_impossible_process_number_is_swept(tmp_path: Path) -> None:
+    (tmp_path / ".x.99999999999999999999.abcdef12.tmp").write_text("")
+    RecordStore(tmp_path).sweep()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("change", [{"model": "\ud800"}, {"trace": [{"tool": "a", "mcp_s": 10**400}]},
+                                    {"trace": [{"tool": "a", "mcp_s": float("nan")}]}])  # fmt: skip
+def test_what_cannot_be_used_is_set_aside(tmp_path: Path, change: dict[str, object]) -> None:
+    record = {"model": "m", "effort": "e", "task": "r1", "condition": "c", "run": 1, "schema_version": 1, **change}
+    path = tmp_path / "runs" / "m@e__r1__c__run1.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(record))
+    store = RecordStore(tmp_path)
+    assert list(store.records()) == []
+    assert len(store.warnings) == 1
+
+
+def test_a_transcript_of_other_things_is_none(tmp_path: Path) -> None:
+    key = RunKey("m", "e", "r1", "c", 1)
+    store = RecordStore(tmp_path)
+    path = store.transcript_path(key)
+    path.parent.mkdir()
+    path.write_bytes(gzip.compress(b"[5, null]"))
+    assert store.transcript(key) is None
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"cost_usd": 1' + "0" * 400 + "}"])
+def test_the_cost_of_an_attempt_that_cannot_be_read_is_unknown(tmp_path: Path, content: str) -> None:
+    record = {"model": "m", "effort": "e", "task": "r1", "condition": "c", "run": 1, "attempt": 2}
+    (tmp_path / "attempts").mkdir()
+    (tmp_path / "attempts" / "m@e__r1__c__run1.attempt1.json").write_text(content)
+    assert RecordStore(tmp_path).earlier_cost(record) is None
+
+
+def test_a_count_that_is_no_whole_number_is_set_aside(tmp_path: Path) -> None:
+    record = {"model": "m", "effort": "e", "task": "r1", "condition": "c", "run": 1, "schema_version": 1,
+              "cached_input": 1.5}  # fmt: skip
+    path = tmp_path / "runs" / "m@e__r1__c__run1.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(record))
+    assert list(RecordStore(tmp_path).records()) == []

@@ -391,3 +391,21 @@ def test_a_changed_catalogue_gets_no_score(stub: RestStub) -> None:
     assert f"view {QUEUE} is new or changed" in str(error)
     stub.catalogue_changes = None
     assert failing(stub, lambda v: v.snapshot(), local=True).error_class == "verifier_read"
+
+
+@pytest.mark.parametrize("count", ["1E+1000000", "1e400"])
+def test_an_absurd_count_is_none(count: str) -> None:
+    from provider_stub import Answer as Http
+    from provider_stub import ProviderStub
+
+    async def main(url: str) -> None:
+        client = RestClient(url, "u@e", "token-of-the-test", max_retries=0)
+        try:
+            await Verifier(client, expected_counts={"CRM_System.Salesforce.Account": 1}).preflight()
+        finally:
+            await client.close()
+
+    with ProviderStub() as stub:
+        stub.always = Http({"results": [{"schema": [{"columnName": "ROW_COUNT"}], "rows": [[count]]}]})
+        with pytest.raises(VerifierError, match="cannot be counted"):
+            asyncio.run(main(stub.url))

@@ -200,6 +200,11 @@ class _Run:
                 await self.clock.sleep(wait)
                 c.model_retry_backoff_s += wait
                 continue
+            except BaseException:
+                # Cancelled (Ctrl-C, -x), or broken as nobody foresaw: it was sent, so it may have been billed.
+                c.usage_incomplete = True
+                c.spent_at_most_usd += worst
+                raise
             self._count(reply, self.clock.monotonic() - started, worst)
             return reply
 
@@ -305,7 +310,7 @@ class _Run:
         if usage is not None and cost is not None:
             c.usage = add_usage(c.usage, usage)
             c.cost_usd = None if c.cost_usd is None else c.cost_usd + cost
-        if fault.unanswered:
+        if fault.unanswered or (fault.usage and cost is None):  # billed, as nobody knows how much
             c.usage_incomplete = True
             # What a broken stream told of itself before it broke is less than what was generated.
             c.spent_at_most_usd += max(worst, cost or 0.0)

@@ -115,7 +115,11 @@ class GoogleDialect(Dialect):
         content = candidate.get("content")
         if reason == "MISSING_THOUGHT_SIGNATURE":
             raise ProviderFault(
-                Kind.PROTOCOL, "the API misses a thought signature in the history", status=200, usage=usage
+                Kind.PROTOCOL,
+                "the API misses a thought signature in the history",
+                status=200,
+                usage=usage,
+                unanswered=usage is None,
             )
         parts = as_dicts(as_dict(content).get("parts"))
         if not isinstance(content, dict) and reason in ("", "OTHER", "FINISH_REASON_UNSPECIFIED"):

@@ -171,7 +171,9 @@ class OpenAICompatDialect(Dialect):
     def read(self, answer: dict[str, Any]) -> Reply:
         choices = as_dicts(answer.get("choices"))
         if choices and choices[0].get("error"):  # how gateways pass a failure on that came behind some text
-            raise self.fault_in({**answer, "error": choices[0]["error"]}, "the answer broke off")
+            fault = self.fault_in({**answer, "error": choices[0]["error"]}, "the answer broke off")
+            fault.unanswered = fault.usage is None  # what came before it was generated all the same
+            raise fault
         if not choices or not isinstance(choices[0].get("message"), dict):
             raise self.not_the_shape(answer, "the answer has no choices")
         message = as_dict(choices[0]["message"])
