@@ -128,6 +128,13 @@ def slope(samples: Sequence[tuple[float, float]]) -> float:
     return statistics.median([(y - v) / (x - u) for (u, v), (x, y) in pairs if x != u] or [0.0])
 
 
+def steady_slope(samples: Sequence[tuple[float, float]]) -> float:
+    """The median of the slopes of five parts, so that steps in one or two do not count: a worker that takes over the
+    models of another provider imports its SDK, up to 40 MiB at once."""
+    parts = [list(part) for part in (samples[len(samples) * n // 5 : len(samples) * (n + 1) // 5] for n in range(5))]
+    return statistics.median(slope(part[:: max(1, len(part) // 60)]) for part in parts)
+
+
 @dataclass
 class Memory:
     """Resident memory of a session's processes: {(kind, pid): [(finished runs, MiB)]}."""
@@ -151,8 +158,7 @@ class Memory:
             late = [s for s in samples if runs / 4 <= s[0] < runs]  # and not what writes the results
             if not late or late[-1][0] - late[0][0] < runs / 2:
                 continue
-            thinned = late[:: max(1, len(late) // 150)]
-            yield kind, late[0][1], late[-1][1], slope(thinned) * 1000
+            yield kind, late[0][1], late[-1][1], steady_slope(late) * 1000
 
 
 @dataclass

@@ -40,6 +40,12 @@ def test_the_slope_is_that_of_the_bulk():
     assert soak.slope([(1.0, 2.0)]) == 0.0
 
 
+def test_a_step_is_no_growth_and_growth_is():
+    imports = [(float(n), 100.0 + (40 if n > 330 else 0) + (30 if n > 610 else 0) + (n % 3)) for n in range(1_000)]
+    assert abs(soak.steady_slope(imports)) < 0.005
+    assert soak.steady_slope([(x, y + 0.03 * x) for x, y in imports]) == pytest.approx(0.03, abs=0.005)
+
+
 def test_a_leak_is_a_problem_and_what_writes_the_results_is_none(tmp_path: Path):
     options = soak.argparse.Namespace(seed=1)
     this = soak.Soak(options, tmp_path)
