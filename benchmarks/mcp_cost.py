@@ -3,13 +3,15 @@
     python benchmarks/mcp_cost.py [--width 1 32] [--calls 20]
 
 The floor is the same JSON-RPC sent as plain POSTs over one kept connection; beside it the SDK's bare session, and ours,
-which adds what tells a lost call from a failed one.
+which adds what tells a lost call from a failed one, and ours in the protocol of 2026-07-28, which has no sessions and
+which the embedded endpoint is spoken to in.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -94,9 +96,9 @@ async def main() -> int:
 
             return arm
 
-        def ours(calls: int) -> Arm:
+        def ours(calls: int, stateless: bool = False) -> Arm:
             async def arm() -> None:
-                async with open_session(settings) as session:
+                async with open_session(dataclasses.replace(settings, stateless=stateless)) as session:
                     for _ in range(calls):
                         assert (await session.call(TOOL, ARGUMENTS, repeatable=True)).text
 
@@ -104,7 +106,10 @@ async def main() -> int:
 
         for width in args.width:
             for calls in (0, args.calls):
-                arms = {"plain POSTs": by_hand(calls), "SDK": sdk(calls), "ours": ours(calls)}
+                arms = {
+                    "plain POSTs": by_hand(calls), "SDK": sdk(calls), "ours": ours(calls),
+                    "ours, stateless": ours(calls, stateless=True),
+                }  # fmt: skip
                 result = await measured(arms, count=max(width, 16), width=width, rounds=args.rounds)
                 label = f"open, list, close{f', {calls} calls' if calls else ''}, {width} in flight"
                 print(row(label, result, "plain POSTs"), flush=True)

@@ -80,7 +80,9 @@ class McpSettings:
     `url` is the whole endpoint URL with its `?ops=` allowlist; credentials in it are taken out. `call_deadline_s` is
     one absolute limit for a tool call, repeats included, which progress never extends. `connect_timeout_s` bounds the
     TCP connection, and each of initialize and tools/list. `max_retries` is the number of repeats after a loss. A
-    session that answered less than `idle_check_s` ago is taken to be alive still when a write comes.
+    session that answered less than `idle_check_s` ago is taken to be alive still when a write comes. `stateless`: speak
+    the protocol of 2026-07-28, whose requests need no session (server/discover in place of initialize); only for an
+    endpoint that is known to speak it.
     """
 
     url: str
@@ -94,6 +96,7 @@ class McpSettings:
     backoff_cap_s: float = 8.0
     retry_after_cap_s: float = 60.0
     idle_check_s: float = 5.0
+    stateless: bool = False
 
     def __repr__(self) -> str:
         return f"McpSettings(call_deadline_s={self.call_deadline_s})"
@@ -265,6 +268,14 @@ class _Connection:
             raise _Lost(self._why("the connection is closed"), unsent=True, error_class="mcp_session")
         return self._session
 
+    async def ping(self) -> None:
+        """Raises what the SDK raises when no answer comes. Without sessions there is no ping, but its question."""
+        session = self.session()
+        if self._settings.stateless:
+            await session.send_discover(session.protocol_version or "")
+        else:
+            await session.send_ping()
+
     def mark_gone(self) -> None:
         """The server no longer knows the session: never use it again and do not ask to delete it."""
         self._gone = True
@@ -334,12 +345,13 @@ class _Connection:
         with observe() as self._exchange:
             started = time.perf_counter()
             async with asyncio.timeout(limit_s):
-                result = await session.initialize()
+                await (session.discover() if self._settings.stateless else session.initialize())
             self.initialize_ms = (time.perf_counter() - started) * 1000
             self.observed = self._exchange.status is not None
             self.has_session_id = self._exchange.session_id is not None
-        self.protocol_version = result.protocol_version
-        self.server = f"{result.server_info.name} {result.server_info.version}"
+        self.protocol_version = session.protocol_version
+        info = session.server_info
+        self.server = None if info is None else f"{info.name} {info.version}"
         if list_tools:
             with observe() as self._exchange:
                 self.tools = await self._list(session)
@@ -526,7 +538,7 @@ class McpSession:
             return False
         try:
             async with asyncio.timeout(limit_s):
-                await connection.session().send_ping()
+                await connection.ping()
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _asked_to_stop():
                 raise
@@ -536,7 +548,7 @@ class McpSession:
     async def _connected(self, *, for_write: bool) -> _Connection:
         async with self._lock:
             connection = self._connection
-            if for_write and connection is not None and connection.usable:
+            if for_write and connection is not None and connection.usable and not self._settings.stateless:
                 idle_s = time.monotonic() - connection.answered_at
                 if idle_s >= self._settings.idle_check_s and await self._is_forgotten(connection):
                     connection.mark_gone()
@@ -559,7 +571,7 @@ class McpSession:
             try:
                 # Only a small part of the call's own time.
                 async with asyncio.timeout(min(10.0, self._settings.call_deadline_s / 4)):
-                    await connection.session().send_ping()
+                    await connection.ping()
             except TimeoutError:
                 return False
             except MCPError as error:

@@ -72,6 +72,7 @@ class Services:
             user=self.user,
             password=self.password,
             call_deadline_s=bench.limits.tool_deadline_s,
+            stateless=self.kind == "local",
         )
 
 

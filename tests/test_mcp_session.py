@@ -37,6 +37,34 @@ def stub(running_stub: McpStub) -> McpStub:
     return running_stub
 
 
+STATELESS = "2026-07-28"
+#: The request that opens a connection, by protocol.
+OPENING = {"2025-11-25": "initialize", STATELESS: "server/discover"}
+_SPOKEN = ["2025-11-25"]
+#: What these are about, the other protocol does not have.
+WITH_SESSIONS = frozenset({
+    "test_the_session_is_deleted_at_the_end", "test_a_lost_session_is_opened_again_and_the_read_repeated",
+    "test_a_write_in_a_lost_session_is_never_sent_twice", "test_sessions_that_are_lost_again_and_again",
+    "test_a_session_that_expired_between_calls_is_opened_again_before_a_write",
+    "test_a_ping_that_fails_otherwise_does_not_keep_the_write_back",
+    "test_calls_that_lose_the_session_together_open_one_new_one",
+})  # fmt: skip
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "stub" in metafunc.fixturenames:
+        spoken = list(OPENING)[:1] if metafunc.function.__name__ in WITH_SESSIONS else list(OPENING)
+        metafunc.parametrize("protocol", spoken, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def protocol(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What the test's sessions speak."""
+    _SPOKEN.append(getattr(request, "param", _SPOKEN[0]))
+    yield _SPOKEN[-1]
+    _SPOKEN.pop()
+
+
 def settings(stub: McpStub, *ops: str, **changes: Any) -> McpSettings:
     values: dict[str, Any] = {
         "url": stub.url(*(ops or (*READ_OPS, "execute_insert"))),
@@ -45,6 +73,7 @@ def settings(stub: McpStub, *ops: str, **changes: Any) -> McpSettings:
         "backoff_base_s": 0.01,
         "call_deadline_s": 20.0,
         "connect_timeout_s": 10.0,
+        "stateless": _SPOKEN[-1] == STATELESS,
     } | changes
     return McpSettings(**values)
 
@@ -71,7 +100,7 @@ def failing(config: McpSettings, name: str, args: dict[str, Any] | None = None, 
 # -- opening
 
 
-def test_opening_measures_initialize_and_lists_the_tools_once(stub: McpStub) -> None:
+def test_opening_measures_initialize_and_lists_the_tools_once(protocol: str, stub: McpStub) -> None:
     async def body(session: McpSession) -> tuple[list[str], float, str | None, str | None, dict[str, Any]]:
         await session.call("execute_select", {"query": "a"}, repeatable=True)
         await session.call("execute_select", {"query": "b"}, repeatable=True)
@@ -81,11 +110,13 @@ def test_opening_measures_initialize_and_lists_the_tools_once(stub: McpStub) -> 
     names, probe_ms, server, version, schema = in_session(settings(stub, *READ_OPS), body)
     assert names == list(READ_OPS)
     assert 0 < probe_ms < 10_000
-    assert (server, version) == ("stub 1.2", "2025-11-25")
+    assert (server, version) == ("stub 1.2", protocol)
     assert schema["properties"] == {"query": {"type": "string"}}
-    assert stub.seen["initialize"] == 1
+    assert stub.seen[OPENING[protocol]] == 1
     assert stub.seen["tools/list"] == 1
-    assert stub.seen["server/discover"] == 0
+    other = next(name for spoken, name in OPENING.items() if spoken != protocol)
+    assert stub.seen[other] == stub.seen["notifications/initialized"] * (protocol == STATELESS) == 0
+    assert stub.seen["DELETE"] == (protocol != STATELESS)
 
 
 def test_the_session_is_deleted_at_the_end(stub: McpStub) -> None:
@@ -141,12 +172,12 @@ def test_credentials_in_the_url_are_used_and_never_shown(stub: McpStub) -> None:
     assert "token-of-the-test" not in str(failing(config, "execute_select", repeatable=True))
 
 
-def test_wrong_credentials(stub: McpStub) -> None:
+def test_wrong_credentials(protocol: str, stub: McpStub) -> None:
     error = failing(settings(stub, password="wrong-token"), "execute_select", repeatable=True)
     assert error.error_class == "mcp_auth"
     assert str(error).endswith("refused the credentials (HTTP 401); check user name and access token")
     assert "wrong-token" not in str(error)
-    assert stub.seen["initialize"] == 1
+    assert stub.seen[OPENING[protocol]] == 1
 
 
 def test_an_unknown_op_is_refused_with_the_servers_words(stub: McpStub) -> None:
@@ -172,21 +203,21 @@ def test_nobody_listens() -> None:
         (Status(307, headers=(("location", "http://elsewhere.example/mcp"),)), "Redirect to http://elsewhere.example"),
     ],
 )
-def test_what_is_no_mcp_endpoint(stub: McpStub, fault: Status, said: str) -> None:
-    stub.fault("initialize", fault, fault)
+def test_what_is_no_mcp_endpoint(protocol: str, stub: McpStub, fault: Status, said: str) -> None:
+    stub.fault(OPENING[protocol], fault, fault)
     error = failing(settings(stub, max_retries=1), "execute_select", repeatable=True)
     assert error.error_class == "mcp_connect"
     assert said in str(error)
 
 
-def test_opening_is_repeated_after_what_may_pass(stub: McpStub) -> None:
-    stub.fault("initialize", Status(503), Drop(), Status(429))
+def test_opening_is_repeated_after_what_may_pass(protocol: str, stub: McpStub) -> None:
+    stub.fault(OPENING[protocol], Status(503), Drop(), Status(429))
     assert call(settings(stub), "execute_select", {"query": "q"}).text == "rows of q"
-    assert stub.seen["initialize"] == 4
+    assert stub.seen[OPENING[protocol]] == 4
 
 
-def test_a_silent_endpoint_does_not_hang_the_opening(stub: McpStub) -> None:
-    stub.fault("initialize", Silence(), Silence())
+def test_a_silent_endpoint_does_not_hang_the_opening(protocol: str, stub: McpStub) -> None:
+    stub.fault(OPENING[protocol], Silence(), Silence())
     started = time.monotonic()
     error = failing(
         settings(stub, connect_timeout_s=0.3, close_timeout_s=0.3, max_retries=1), "execute_select", repeatable=True
@@ -268,15 +299,17 @@ def test_a_slow_answer_before_the_deadline_counts(stub: McpStub) -> None:
     assert not outcome.is_error
 
 
-def test_the_server_is_told_and_the_session_goes_on_after_a_timeout(stub: McpStub) -> None:
+def test_the_server_is_told_and_the_session_goes_on_after_a_timeout(protocol: str, stub: McpStub) -> None:
     async def body(session: McpSession) -> str:
         with pytest.raises(ToolTimeout):
             await session.call("execute_select", {"sleep": 30}, repeatable=True)
         return (await session.call("execute_select", {"query": "next"}, repeatable=True)).text
 
     assert in_session(settings(stub, call_deadline_s=1.5), body) == "rows of next"
-    assert stub.seen["notifications/cancelled"] == 1
-    assert stub.seen["initialize"] == 1
+    if protocol != STATELESS:  # there it is the end of the request
+        assert stub.seen["notifications/cancelled"] == 1
+    asked = protocol == STATELESS  # whether it still answers: there is no ping
+    assert stub.seen[OPENING[protocol]] == 1 + asked
 
 
 def test_silence_is_a_timeout_for_writes_too(stub: McpStub) -> None:
@@ -335,7 +368,7 @@ def test_reads_are_repeated_a_bounded_number_of_times(stub: McpStub) -> None:
 GONE = Status(404, rpc=(-32600, "Session not found"))
 
 
-def test_a_lost_session_is_opened_again_and_the_read_repeated(stub: McpStub) -> None:
+def test_a_lost_session_is_opened_again_and_the_read_repeated(protocol: str, stub: McpStub) -> None:
     async def body(session: McpSession) -> tuple[ToolOutcome, int, int]:
         stub.lose_sessions()
         outcome = await session.call("execute_select", {"query": "q"}, repeatable=True)
@@ -343,12 +376,12 @@ def test_a_lost_session_is_opened_again_and_the_read_repeated(stub: McpStub) -> 
 
     outcome, reconnects, retries = in_session(settings(stub), body)
     assert (outcome.text, outcome.retries, reconnects, retries) == ("rows of q", 1, 1, 1)
-    assert stub.seen["initialize"] == 2
+    assert stub.seen[OPENING[protocol]] == 2
     assert stub.seen["tools/list"] == 1
     assert stub.seen["DELETE in a lost session"] == 0
 
 
-def test_a_write_in_a_lost_session_is_never_sent_twice(stub: McpStub) -> None:
+def test_a_write_in_a_lost_session_is_never_sent_twice(protocol: str, stub: McpStub) -> None:
     async def body(session: McpSession) -> tuple[EndpointError, ToolOutcome]:
         stub.fault("tools/call", GONE)
         with pytest.raises(EndpointError) as caught:
@@ -360,7 +393,7 @@ def test_a_write_in_a_lost_session_is_never_sent_twice(stub: McpStub) -> None:
     assert "session lost (HTTP 404: Session not found); a write is never sent twice" in str(error)
     assert (second.text, second.retries) == ("1 row inserted", 0)
     assert stub.committed == ["second"]
-    assert stub.seen["tools/call"] == stub.seen["initialize"] == 2
+    assert stub.seen["tools/call"] == stub.seen[OPENING[protocol]] == 2
 
 
 def test_a_session_that_expired_between_calls_is_opened_again_before_a_write(stub: McpStub) -> None:
@@ -400,25 +433,25 @@ def test_a_ping_that_fails_otherwise_does_not_keep_the_write_back(
     assert stub.committed == ["i"]
 
 
-def test_repeats_of_the_opening_are_counted_too(stub: McpStub) -> None:
+def test_repeats_of_the_opening_are_counted_too(protocol: str, stub: McpStub) -> None:
     async def body(session: McpSession) -> int:
         with pytest.raises(EndpointError):
             await session.call("execute_select", {}, repeatable=True)
         return session.retries
 
-    stub.fault("initialize", Status(503))
+    stub.fault(OPENING[protocol], Status(503))
     stub.fault("tools/call", *[Status(503)] * 9)
     assert in_session(settings(stub, max_retries=2), body) == 3
 
 
-def test_sessions_that_are_lost_again_and_again(stub: McpStub) -> None:
+def test_sessions_that_are_lost_again_and_again(protocol: str, stub: McpStub) -> None:
     stub.fault("tools/call", *[GONE] * 9)
     error = failing(settings(stub), "execute_select", {"query": "q"}, repeatable=True)
     assert error.error_class == "mcp_session"
-    assert stub.seen["initialize"] == stub.seen["tools/call"] == 4
+    assert stub.seen[OPENING[protocol]] == stub.seen["tools/call"] == 4
 
 
-def test_calls_that_lose_the_session_together_open_one_new_one(stub: McpStub) -> None:
+def test_calls_that_lose_the_session_together_open_one_new_one(protocol: str, stub: McpStub) -> None:
     async def body(session: McpSession) -> list[ToolOutcome]:
         stub.lose_sessions()
         return await asyncio.gather(
@@ -427,7 +460,7 @@ def test_calls_that_lose_the_session_together_open_one_new_one(stub: McpStub) ->
 
     outcomes = in_session(settings(stub), body)
     assert [o.text for o in outcomes] == [f"rows of {n}" for n in range(5)]
-    assert stub.seen["initialize"] == 2
+    assert stub.seen[OPENING[protocol]] == 2
 
 
 def test_a_refused_connection_is_repeated_for_writes_too(stub: McpStub) -> None:
@@ -548,9 +581,9 @@ def test_a_page_instead_of_a_result_is_the_endpoints_fault(stub: McpStub) -> Non
     assert stub.seen["tools/call"] == 4
 
 
-def test_secrets_in_the_servers_words_are_removed(stub: McpStub) -> None:
+def test_secrets_in_the_servers_words_are_removed(protocol: str, stub: McpStub) -> None:
     echo = Status(400, rpc=(-32602, f"bad op for {stub.user}:{stub.password}"))
-    stub.fault("initialize", echo)
+    stub.fault(OPENING[protocol], echo)
     error = failing(settings(stub), "execute_select", repeatable=True)
     assert "bad op for ***:***" in str(error)
 
