@@ -43,8 +43,9 @@ T = TypeVar("T")
 
 #: Seconds between two tries for what another process holds.
 _RETRY_S = 0.02
-#: Of the collector of cycles. More in the second and third place would keep the cycles of ended runs for too long.
-_GC_THRESHOLDS = (5_000, 10, 10)
+#: Of the collector of cycles. A run leaves some hundred objects in cycles, which count only for what is not freed
+#: otherwise: with a usual third threshold it would take over a thousand runs to the first full collection.
+_GC_THRESHOLDS = (5_000, 5, 2)
 _CURRENT: ContextVar[Attempt | None] = ContextVar("ctxbench_attempt", default=None)
 
 
