@@ -101,8 +101,8 @@ def rarer_collections() -> Iterator[None]:
     if freezes:
         gc.collect()
         gc.freeze()
-        # Once more with nothing left to look at: a full collection waits until a quarter more objects have come than the
-        # last one found, and those that are frozen would count.
+        # Once more with nothing left to look at: a full collection waits until a quarter more objects have come than
+        # the last one found, and those that are frozen would count.
         gc.collect()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:
