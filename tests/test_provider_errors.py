@@ -403,6 +403,15 @@ def test_error_object_inside_a_stream() -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "unanswered"), [(429, False), (499, True), (500, False), (503, False), (504, True), (524, True)]
+)
+def test_a_gateway_that_gave_up_waiting_may_have_cost_an_answer(status: int, unanswered: bool) -> None:
+    failure = failure_from_body(status, '{"error": {"message": "no answer in time"}}', {})
+    fault = classify("openai", failure)
+    assert (fault.kind, fault.unanswered) == (Kind.TRANSIENT, unanswered)
+
+
+@pytest.mark.parametrize(
     ("cause", "unanswered"), [("ConnectError", False), ("ReadError", True), ("RemoteProtocolError", True)]
 )
 def test_connection_errors(cause: str, unanswered: bool) -> None:

@@ -310,6 +310,9 @@ RULES: tuple[Rule, ...] = (
     ),
 )  # fmt: skip
 
+#: What a gateway says whose wait for the vendor, or the client's, ended: the answer may have been generated and billed.
+_GAVE_UP_WAITING = frozenset({499, 504, 524})
+
 #: How vendors call the parameters that may be dropped. Inside messages only unmistakable spellings count.
 _PARAMETER_NAMES: Mapping[str, re.Pattern[str]] = {
     "temperature": _re(r"\btemperature\b"),
@@ -354,7 +357,7 @@ def classify(provider: str, failure: Failure, *, sent: frozenset[str] = frozense
         parameter=parameter,
         retry_after_s=failure.retry_after_s,
         usage=failure.usage,
-        unanswered=failure.unanswered,
+        unanswered=failure.unanswered or failure.status in _GAVE_UP_WAITING,
         excerpt=failure.excerpt,
         rule=decided.name if decided else None,
     )
