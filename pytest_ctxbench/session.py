@@ -234,8 +234,9 @@ class BenchSession:
         mine: list[tuple[int, pytest.Item]] = []
         others: list[pytest.Item] = []
         # Replaces whatever --reruns or a marker says: repeating a wrong run until it is right would be cheating.
+        reruns = getattr(self.config.option, "reruns", None)
         only_errors = pytest.mark.flaky(
-            reruns=getattr(self.config.option, "reruns", None) or DEFAULT_RERUNS,
+            reruns=DEFAULT_RERUNS if reruns is None else reruns,
             condition=lambda error: _worth_another_try(error),
         )
         for item in items:

@@ -129,8 +129,8 @@ def slope(samples: Sequence[tuple[float, float]]) -> float:
 
 
 def steady_slope(samples: Sequence[tuple[float, float]]) -> float:
-    """The median of the slopes of five parts, so that steps in one or two do not count: a worker that takes over the
-    models of another provider imports its SDK, up to 40 MiB at once."""
+    """The median of the slopes of five parts, so that steps in one or two do not count: the first long answer, a full
+    collection."""
     parts = [list(part) for part in (samples[len(samples) * n // 5 : len(samples) * (n + 1) // 5] for n in range(5))]
     return statistics.median(slope(part[:: max(1, len(part) // 60)]) for part in parts)
 
@@ -195,12 +195,22 @@ class Soak:
     def session(self, leg: Leg, out: Path, number: int, plan: deque[Strike], memory: Memory | None) -> None:
         """Run one session until it ends by itself or by a strike on its main process. Raises `Failed`."""
         log = out.parent / f"{out.name}-session{number}.txt"
-        arguments = [*leg.arguments, "-q", "--tb=line", "-n", str(self.options.workers), "--ctx-out", str(out)]
+        arguments = [
+            *leg.arguments,
+            "-p",
+            "soak_sdks",
+            "-q",
+            "--tb=line",
+            "-n",
+            str(self.options.workers),
+            "--ctx-out",
+            str(out),
+        ]
         with open(log, "w") as file:
             process = subprocess.Popen(
                 command(*arguments, *shlex.split(self.options.pytest_args)), cwd=ROOT, stdin=subprocess.DEVNULL,
                 stdout=file, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=interruptible,
-                env=environment(TMPDIR=str(self.temporary), **leg.env),
+                env=environment(TMPDIR=str(self.temporary), PYTHONPATH=str(ROOT / "tests"), **leg.env),
             )  # fmt: skip
         ended_by: signal.Signals | None = None
         done, moved_at, sampled_at, said_at = -1, time.monotonic(), 0.0, time.monotonic()
