@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import shutil
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -29,6 +31,12 @@ __all__ = ["SessionCrew", "missing_key", "why_held"]
 
 #: Bytes that must be free before a run starts: a long transcript and its record.
 ROOM_FOR_A_RUN = 8 << 20
+
+
+@functools.cache
+def _disk() -> ThreadPoolExecutor:
+    """Two threads and no more: each keeps memory of its own for the texts that it packed."""
+    return ThreadPoolExecutor(2, thread_name_prefix="ctxbench-disk")
 
 
 def missing_key(planned: PlannedRun, settings: Settings) -> str | None:
@@ -170,7 +178,8 @@ class SessionCrew:
         try:
             # A disk that takes its time must not stop the other runs; a run that is paid for is stored also when the
             # session is stopped in this moment.
-            await asyncio.shield(asyncio.to_thread(self.store.save, planned.key, record, transcript))
+            loop = asyncio.get_running_loop()
+            await asyncio.shield(loop.run_in_executor(_disk(), self.store.save, planned.key, record, transcript))
         except HarnessError as error:
             # What cannot be stored is lost, and paid for: no further run starts.
             self._note(error)

@@ -605,6 +605,8 @@ class BenchSession:
             if isinstance(error := call.excinfo.value, HarnessError):
                 vars(report)["ctxbench_error"] = [error.error_class, str(error)]
             vars(report)["ctxbench_wrong"] = report.when == "call" and call.excinfo.errisinstance(AssertionError)
+        if report.when == "teardown":
+            item.user_properties.clear()  # every report has them; the item stays to the end of the session
         attempt = item.stash.get(ATTEMPT, None)
         if attempt is None:
             return report
