@@ -42,8 +42,10 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def interruptible() -> None:
-    """For `preexec_fn`: a shell starts its background jobs with SIGINT ignored, and their children would inherit it."""
+    """For `preexec_fn`: a shell starts its background jobs with SIGINT ignored, `nohup` with SIGHUP, and their children
+    would inherit it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def bench(*arguments: str | Path, timeout: float = 240, cwd: Path = ROOT, **env: str) -> Outcome:
