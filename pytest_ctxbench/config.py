@@ -481,7 +481,7 @@ class _Reader:
             price=self._price(entry.get("price"), provider, where, retired=entry.get("retired", False)),
             effort_levels=levels,
             service=service.name if service else "",
-            key_env=entry.get("key_env", service.key_env if service else None),
+            key_env=key_env,
             base_url=None if base_url is None else self.text(base_url, f"{where}.base_url"),
             max_tokens=self.whole(entry.get("max_tokens", 16_384), f"{where}.max_tokens"),
             stream=entry.get("stream", False),

@@ -307,7 +307,9 @@ class Dialect(ABC):
             return self.not_the_shape(None, problem)
         if answered is None or answered.status_code < 400 or failure.status is not None or failure.codes:
             return fault_from_exception(self.name, error, sent=self.could_drop(), wall=wall)
-        text = text_of(answered) if answered.is_closed and hasattr(answered, "_content") else ""
+        from pytest_ctxbench.http_client import plain_text
+
+        text = plain_text(answered) if answered.is_closed and hasattr(answered, "_content") else ""
         failure = failure_from_body(answered.status_code, text, answered.headers, wall=wall)
         return classify(self.name, failure, sent=self.could_drop())
 
@@ -423,13 +425,6 @@ class Dialect(ABC):
         fault.args = tuple(redact(str(arg), [key]) for arg in fault.args)
         fault.excerpt = redact(fault.excerpt, [key])
         return fault
-
-
-def text_of(response: httpx2.Response) -> str:
-    """A body as text. `response.text` fails over a charset that does not fit the body, or that is none of text."""
-    from pytest_ctxbench.http_client import plain_text
-
-    return plain_text(response)
 
 
 def parse_json(content: bytes | str) -> Any:
