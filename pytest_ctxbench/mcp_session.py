@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import mcp_types
     from mcp import ClientSession, MCPError
 
-    from .http_client import Exchange, HttpContext, Target
+    from .http_client import Exchange, HttpContext, ObservedClient, Target
 
 __all__ = [
     "McpSession",
@@ -296,9 +296,6 @@ class _Connection:
 
     async def _own(self, list_tools: bool) -> None:
         from anyio import CancelScope
-        from mcp import ClientSession
-        from mcp.client.streamable_http import streamable_http_client
-        from mcp_types import Implementation
 
         from .http_client import make_client, root_cause
 
@@ -311,13 +308,7 @@ class _Connection:
                         read_timeout_s=None,  # the call's own deadline is the only clock
                         http_context=self._http_context,
                     ) as http,
-                    streamable_http_client(self._target.url, http_client=http, max_sse_event_size=None) as (
-                        read,
-                        write,
-                    ),
-                    ClientSession(
-                        read, write, client_info=Implementation(name="pytest-ctxbench", version=__version__)
-                    ) as session,
+                    self._session_over(http) as session,
                 ):
                     try:
                         await self._handshake(session, list_tools)
@@ -337,6 +328,28 @@ class _Connection:
         finally:
             self._session = None
             self._ready.set()
+
+    @asynccontextmanager
+    async def _session_over(self, http: ObservedClient) -> AsyncIterator[ClientSession]:
+        from mcp import ClientSession
+        from mcp_types import Implementation
+
+        client_info = Implementation(name="pytest-ctxbench", version=__version__)
+        if self._settings.stateless:
+            from .mcp_post import PostDispatcher
+
+            async with ClientSession(
+                client_info=client_info, dispatcher=PostDispatcher(http, self._target.url)
+            ) as session:
+                yield session
+            return
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with (
+            streamable_http_client(self._target.url, http_client=http, max_sse_event_size=None) as (read, write),
+            ClientSession(read, write, client_info=client_info) as session,
+        ):
+            yield session
 
     async def _handshake(self, session: ClientSession, list_tools: bool) -> None:
         from .http_client import observe

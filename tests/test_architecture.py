@@ -20,7 +20,7 @@ LAYERS = (
      "export"),
     ("runner",),
     ("agent.loop", "agent.retry", "agent.dialects", "agent.provider_errors", "agent.normalise", "mcp_session",
-     "verifier", "connect_ai", "price_check", "http_client", "local", "loop_thread", "flight", "claims",
+     "mcp_post", "verifier", "connect_ai", "price_check", "http_client", "local", "loop_thread", "flight", "claims",
      "systems", "loading", "load_lock"),
     ("store", "merging", "budget", "estimate", "holds", "fingerprint", "timing", "machine_lock", "aggregate", "summary",
      "effects", "gates", "adoption", "generate", "generated_accounts", "generated_rows"),
