@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +32,8 @@ _WAITING = " waiting"
 _POLL_S = 0.1
 #: Before the name of a remote worker: its share, as far as it has not said to have spent it.
 _LENT = "lent "
+#: Bytes; the least that a system has. JSON may end in spaces.
+_PAGE = 4_096
 
 
 class Budget:
@@ -62,15 +65,29 @@ class Budget:
             before = dict(ledger)
             yield ledger
             if ledger != before:
-                # Replaced as a whole: a kill in the middle of a write must not lose what was spent.
-                new = self.path.with_suffix(".new")
                 try:
-                    new.write_text(json.dumps(ledger), encoding="utf-8")
-                    new.replace(self.path)
+                    self._write(json.dumps(ledger).encode())
                 except OSError as error:
-                    with suppress(OSError):
-                        new.unlink(missing_ok=True)
                     raise self._unwritable(error) from None
+
+    def _write(self, text: bytes) -> None:
+        """A kill in the middle of it must not lose what was spent. What fits into a page of memory that the file has
+        already is written over it: that happens or does not, needs no room, and takes a tenth of the time. What does
+        not replaces the file as a whole."""
+        data = text.ljust(_PAGE)
+        if len(data) == _PAGE and not _is_limited():
+            with suppress(FileNotFoundError), open(self.path, "r+b", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size == _PAGE:
+                    os.pwrite(file.fileno(), data, 0)
+                    return
+        new = self.path.with_suffix(".new")
+        try:
+            new.write_bytes(data)
+            new.replace(self.path)
+        except OSError:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise
 
     def _unwritable(self, error: OSError) -> HarnessError:
         """A call that cannot be entered is not made."""
@@ -214,9 +231,18 @@ class Budget:
 
     def carried(self) -> float:
         """What `open` would find, without beginning anything."""
+        with suppress(FileNotFoundError), open(self.path.with_suffix(".lock"), "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)  # not in the middle of somebody's writing
+            return sum(self._read().values())
         return sum(self._read().values())
 
     def close(self) -> None:
         """The session has ended by itself: the next one begins at nothing."""
         self.path.unlink(missing_ok=True)
         self.path.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def _is_limited() -> bool:
+    """Whether this process may not write a whole page: it would write a part of it."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return limit != resource.RLIM_INFINITY and limit < _PAGE

@@ -187,7 +187,32 @@ def test_a_full_disk_leaves_no_half_of_a_ledger(tmp_path: Path, monkeypatch: pyt
         path.touch()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(HarnessError):
         budget.settle("a", 0.1)
     assert [path.name for path in tmp_path.glob("*.new")] == []
+
+
+def test_an_entry_needs_no_room_on_the_disk_that_the_ledger_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = make(tmp_path, 1.0)
+    budget.settle("a", 0.125)
+    before = budget.path.stat()
+    monkeypatch.setattr(Path, "write_bytes", lambda *_: pytest.fail("a new file"))
+    budget.settle("a", 0.125)
+    after = budget.path.stat()
+    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
+    assert Budget(budget.path, 1.0).carried() == 0.25
+
+
+def test_a_ledger_of_many_processes_is_kept_too(tmp_path: Path) -> None:
+    """More than the file has room for, and back."""
+    budget = make(tmp_path, 100.0)
+    names = [f"gw{number}-{'x' * 60}" for number in range(60)]
+    for name in names:
+        budget.lend(name, 0.5)
+    assert Budget(budget.path, 100.0).carried() == 30.0
+    for name in names:
+        budget.repay(name, 0.25, last=True)
+    assert Budget(budget.path, 100.0).carried() == 15.0

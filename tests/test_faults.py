@@ -676,12 +676,12 @@ def full_ledger(tmp_path: Path, _: Any) -> Verdict:
 def full_settle(tmp_path: Path, _: Any) -> Verdict:
     """A whole session whose ledger cannot be written any more once the run has been paid."""
     (tmp_path / "full.py").write_text(
-        "import errno, pathlib\nwrite, seen = pathlib.Path.write_text, []\n"
-        "def full(self, *a, **k):\n"
-        "    seen.append(self.name == '.budget.new')\n"
-        "    if self.name == '.budget.new' and sum(seen) > 1: raise OSError(errno.ENOSPC, 'No space left on device')\n"
-        "    return write(self, *a, **k)\n"
-        "pathlib.Path.write_text = full\n"
+        "import errno, os\nwrite, seen = os.pwrite, []\n"
+        "def full(*a):\n"
+        "    seen.append(a)\n"
+        "    if len(seen) > 1: raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "    return write(*a)\n"
+        "os.pwrite = full\n"
     )
     with ProviderStub() as stub:
         stub.script(golden_answer())

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from bench import ROOT, bench, command, environment, rows
 
+from pytest_ctxbench.budget import Budget
 from pytest_ctxbench.connect_ai import RestClient
 from pytest_ctxbench.local.process import EndpointProcess, start_endpoint
 
@@ -125,14 +126,14 @@ def test_what_a_killed_session_spent_counts_for_the_next(tmp_path: Path):
     ledger = tmp_path / ".budget.json"
     try:
         deadline = time.monotonic() + 60
-        while not (ledger.exists() and json.loads(ledger.read_bytes()).get("spent", 0) > 0):
+        while Budget(ledger, 25.0).carried() == 0:
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.02)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(timeout=30)
-    carried = sum(json.loads(ledger.read_bytes()).values())
+    carried = Budget(ledger, 25.0).carried()
     plan = bench(*arguments, "--collect-only", "--ctx-budget", "25")
     assert f"of which ${carried:.4f} went to an interrupted session" in plan.out
     # What is left of this budget is not enough for one more call.
