@@ -37,6 +37,7 @@ __all__ = [
     "ObservedClient",
     "Target",
     "make_client",
+    "no_tls",
     "observe",
     "reason_of",
     "root_cause",
@@ -95,7 +96,7 @@ def tls_context() -> ssl.SSLContext:
 
 
 @functools.cache
-def _no_tls() -> ssl.SSLContext:
+def no_tls() -> ssl.SSLContext:
     """For plain http: a client insists on a context, and this one loads no bundle."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -212,7 +213,7 @@ def make_client(
     """
     url = httpx2.URL(target.url)
     if url.scheme == "http":
-        verify = _no_tls()
+        verify = no_tls()
     elif http_context is None:
         verify = tls_context()
     else:
@@ -225,7 +226,13 @@ def make_client(
     if proxied and not target.loopback:
         return ObservedClient(auth=auth, timeout=timeout, verify=verify, limits=limits)
     # A call may be silent for half an hour: only keep-alive probes tell a slow server from a vanished one.
-    transport = httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits, socket_options=_KEEP_ALIVE)
+    transport: httpx2.AsyncHTTPTransport
+    if url.scheme == "http" and target.loopback:
+        from .loopback_http import LoopbackTransport
+
+        transport = LoopbackTransport(verify, limits, _KEEP_ALIVE)
+    else:
+        transport = httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits, socket_options=_KEEP_ALIVE)
     return ObservedClient(auth=auth, timeout=timeout, transport=transport, trust_env=False)
 
 
