@@ -28,6 +28,7 @@ from .plan import PlannedRun
 
 if TYPE_CHECKING:
     from .agent.dialects import HttpPool
+    from .agent.types import ToolSpec
     from .mcp_session import McpSession
     from .runner import RunContext
     from .services import Services
@@ -95,6 +96,7 @@ class Executor:
         self._verifier: Verifier | None = None
         self._counting = asyncio.Lock()
         self._imported: set[str] = set()
+        self._tools: dict[str, list[ToolSpec]] = {}  # as listed, by the endpoint's URL with its ops and entries
 
     @property
     def services(self) -> Services:
@@ -140,14 +142,19 @@ class Executor:
 
         toolset, ops = self._bench.toolset(planned.key.task, planned.key.condition)
         entries = self._bench.searched(planned.key.task, planned.key.condition)
-        async with open_session(self.services.mcp_settings(ops, self._bench, entries)) as session:
-            difference = compare_tools([t.name for t in session.tools], ops)
-            problem = difference and f"the endpoint does not offer exactly the toolset {toolset}: {difference}"
-            if entries != DEFAULT_SET and not (session.server or "").startswith(EMBEDDED):
-                # Another service would pass over the parameter and search its own entries.
-                problem = f"{entries!r} can only be searched on the embedded endpoint (also as `ctxbench serve`)"
-            if problem:
-                raise EndpointError(problem, error_class="mcp_toolset")
+        settings = self.services.mcp_settings(ops, self._bench, entries)
+        # The embedded endpoint offers what its URL says, whoever asks; another service may change between two runs.
+        known = self._tools.get(settings.url) if settings.stateless else None
+        async with open_session(settings, tools=known) as session:
+            if known is None:
+                difference = compare_tools([t.name for t in session.tools], ops)
+                problem = difference and f"the endpoint does not offer exactly the toolset {toolset}: {difference}"
+                if entries != DEFAULT_SET and not (session.server or "").startswith(EMBEDDED):
+                    # Another service would pass over the parameter and search its own entries.
+                    problem = f"{entries!r} can only be searched on the embedded endpoint (also as `ctxbench serve`)"
+                if problem:
+                    raise EndpointError(problem, error_class="mcp_toolset")
+                self._tools[settings.url] = session.tools
             yield session
 
     @contextmanager

@@ -133,13 +133,15 @@ class ToolsetDifference:
 
 
 @asynccontextmanager
-async def open_session(settings: McpSettings, *, http_context: HttpContext = None) -> AsyncIterator[McpSession]:
-    """Connect, initialize, list the tools; close at the end, whatever happened.
+async def open_session(
+    settings: McpSettings, *, http_context: HttpContext = None, tools: Sequence[ToolSpec] | None = None
+) -> AsyncIterator[McpSession]:
+    """Connect, initialize, list the tools unless they are known (`tools`); close at the end, whatever happened.
 
     Raises `EndpointError` (mcp_connect, mcp_auth, mcp_toolset) when the endpoint cannot be used. Enter and exit may
     happen in different tasks of one event loop. Closing takes at most about `close_timeout_s` and never raises.
     """
-    session = McpSession(settings, http_context)
+    session = McpSession(settings, http_context, tools)
     await session.open()
     try:
         yield session
@@ -447,23 +449,26 @@ class _Connection:
 class McpSession:
     """What `open_session` yields. One run's own; calls may overlap.
 
-    `tools` as listed once at the start; `probe_ms` the latency of the first initialize; `retries` repeats so far, of
-    calls (also of those that failed in the end) and of the opening; `reconnects` re-initializations; `warnings` one
-    line for each oddity of the tool list.
+    `tools` as listed once at the start, or as given; `probe_ms` the latency of the first initialize; `retries` repeats
+    so far, of calls (also of those that failed in the end) and of the opening; `reconnects` re-initializations;
+    `warnings` one line for each oddity of the tool list.
     """
 
-    def __init__(self, settings: McpSettings, http_context: HttpContext = None) -> None:
+    def __init__(
+        self, settings: McpSettings, http_context: HttpContext = None, tools: Sequence[ToolSpec] | None = None
+    ) -> None:
         from .http_client import Target
 
         try:
             self._target = Target.of(settings.url, settings.user, settings.password)
         except ValueError as error:
             raise ConfigError(f"the MCP endpoint's URL {error}; set it to something like https://host/mcp") from None
-        self.tools: list[ToolSpec] = []
+        self.tools: list[ToolSpec] = list(tools or ())
         self.probe_ms = 0.0
         self.server: str | None = None
         self.protocol_version: str | None = None
         self.warnings: list[str] = []
+        self._list_tools = tools is None
         self.retries = 0
         self.reconnects = 0
         self._settings = settings
@@ -478,7 +483,7 @@ class McpSession:
         while True:
             connection = _Connection(self._settings, self._target, self._http_context)
             try:
-                await connection.open(list_tools=True)
+                await connection.open(list_tools=self._list_tools)
             except _Lost as lost:
                 if attempts >= self._settings.max_retries:
                     raise self._error(lost, attempts) from None
@@ -488,7 +493,8 @@ class McpSession:
             else:
                 break
         self._connection = connection
-        self.tools = connection.tools
+        if self._list_tools:
+            self.tools = connection.tools
         self.probe_ms = connection.initialize_ms
         self.server = connection.server
         self.protocol_version = connection.protocol_version

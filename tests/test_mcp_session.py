@@ -18,7 +18,7 @@ import pytest
 from mcp_stub import READ_OPS, Drop, McpStub, Progress, Silence, Status
 from serving import closed_port
 
-from pytest_ctxbench.agent.types import ToolOutcome, ToolTimeout
+from pytest_ctxbench.agent.types import ToolOutcome, ToolSpec, ToolTimeout
 from pytest_ctxbench.errors import ConfigError, EndpointError
 from pytest_ctxbench.mcp_session import McpSession, McpSettings, compare_tools, open_session, probe, repeatable_tool
 
@@ -117,6 +117,20 @@ def test_opening_measures_initialize_and_lists_the_tools_once(protocol: str, stu
     other = next(name for spoken, name in OPENING.items() if spoken != protocol)
     assert stub.seen[other] == stub.seen["notifications/initialized"] * (protocol == STATELESS) == 0
     assert stub.seen["DELETE"] == (protocol != STATELESS)
+
+
+def test_tools_that_are_known_are_not_listed_again(protocol: str, stub: McpStub) -> None:
+    async def main() -> tuple[list[ToolSpec], list[ToolSpec], str]:
+        async with open_session(settings(stub)) as first:
+            known = first.tools
+        async with open_session(settings(stub), tools=known) as second:
+            outcome = await second.call("execute_select", {"query": "a"}, repeatable=True)
+            return known, second.tools, outcome.text
+
+    known, tools, text = asyncio.run(asyncio.wait_for(main(), 60))
+    assert tools == known != []
+    assert text == "rows of a"
+    assert (stub.seen["tools/list"], stub.seen[OPENING[protocol]]) == (1, 2)
 
 
 def test_the_session_is_deleted_at_the_end(stub: McpStub) -> None:
