@@ -2,8 +2,9 @@
 
     python benchmarks/loop.py [--turns 6 40] [--width 1] [--dialect openai] [--count 8] [--rounds 5]
 
-Ours is all of a run: MCP session, conversation, budget, record, score, files. The bare loop sends the same requests
-with the SDKs' ready-made bodies (`extra_body`), parses the answers, calls the tool, and keeps nothing.
+Ours is all of a run: MCP, conversation, budget, record, score, files. The bare loop sends the same requests with the
+SDKs' ready-made bodies (`extra_body`), parses the answers, calls the tool through the MCP SDK's own client, and keeps
+nothing. Both speak MCP's protocol of 2026-07-28 with the embedded endpoint, as sessions do.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from measure import Arm, facts, measured, provider, row
 
 from pytest_ctxbench import dataset
 from pytest_ctxbench.agent.dialects import HttpPool
+from pytest_ctxbench.agent.types import ToolSpec
 from pytest_ctxbench.budget import Budget
 from pytest_ctxbench.config import Bench, load_bench
 from pytest_ctxbench.fingerprint import fingerprints
@@ -52,7 +54,8 @@ def base_url(provider_url: str, dialect: str, turns: int) -> str:
 
 def settings(endpoint: EndpointProcess, bench: Bench) -> McpSettings:
     _, ops = bench.toolset(TASK, CONDITION)
-    return McpSettings(f"{endpoint.url}/mcp?ops={','.join(ops)}", endpoint.user, endpoint.password)
+    url = f"{endpoint.url}/mcp?ops={','.join(ops)}"
+    return McpSettings(url, endpoint.user, endpoint.password, stateless=True)
 
 
 # --- ours -----------------------------------------------------------------------------------------------------------
@@ -74,6 +77,7 @@ class Ours:
         self.budget = Budget(out / "budget.json", 1_000.0)
         self.budget.open()
         self.http = HttpPool()
+        self.tools: list[ToolSpec] | None = None  # listed once, as a session does
 
     async def run(self, dialect: str, url: str, turns: int) -> None:
         model = Model(
@@ -81,7 +85,8 @@ class Ours:
             price=RateCard(Price(1.0, 0.1, 4.0)), effort_levels=("medium",), base_url=url, max_tokens=1_000,
         )  # fmt: skip
         key = RunKey(model.id, "medium", TASK, CONDITION, next(_NUMBERS))
-        async with open_session(settings(self.endpoint, self.bench)) as session:
+        async with open_session(settings(self.endpoint, self.bench), tools=self.tools) as session:
+            self.tools = session.tools
             record, transcript = await execute(
                 PlannedRun(key, model, dialect, None, key.run),
                 self.context,
@@ -128,7 +133,7 @@ class Bare:
             ClientSession(read, write) as session,
             self.client() as http,
         ):
-            await session.initialize()
+            await session.discover()
             tools = [(t.name, t.description or "", t.input_schema) for t in (await session.list_tools()).tools]
             make = {"anthropic": self.anthropic, "openai": self.responses, "google": self.google}
             step = make.get(dialect, self.chat)(http, url, tools)
