@@ -324,20 +324,23 @@ class EngineProcess:
         When the caller is cancelled, the statement is told to stop and a write of it rolled back.
         """
         job = _Job(order, generation=self._generation)
+        await self._slots.acquire()
         child = self._child
-        if child is not None and self._is_free(child):
+        if child is not None and self._is_free(child) and job.generation == self._generation:
             return await self._run_at_once(job, child)
+        self._slots.release()
         return await self._run_in_task(job)
 
     def _is_free(self, child: _Child) -> bool:
         """Whether a statement can be sent to `child` in this step of the event loop."""
         able = not (child.dead or child.worn) and child.killed_for is None and not self._closed
-        return able and self._gate.open and not self._slots.locked() and not self._spawning.locked()
+        return able and self._gate.open and not self._spawning.locked()
 
     async def _run_at_once(self, job: _Job, child: _Child) -> dict[str, Any]:
-        """A first attempt without a task of its own, for a process that `_is_free`. What it holds is let go when the
-        statement has ended, which may be after the caller was cancelled."""
-        await self._slots.acquire()  # at once, since there is a free one
+        """A first attempt without a task of its own, for a process that `_is_free`; the caller has a slot.
+
+        All that it holds is let go when the statement has ended, which may be after the caller was cancelled.
+        """
         self._gate.enter()
         try:
             future = self._send(job, child)
