@@ -550,8 +550,11 @@ class _Repeats:
     async def __call__(self, ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         if ctx.method not in self._METHODS or ctx.protocol_version not in self._versions:
             return await call_next(ctx)
-        query = ctx.request.scope["query_string"].decode("latin-1")
-        key = (ctx.method, ctx.protocol_version, query, json.dumps(ctx.params, sort_keys=True))
+        try:
+            asked = json.dumps(ctx.params, sort_keys=True)
+        except RecursionError:  # deeper than anything that is worth keeping
+            return await call_next(ctx)
+        key = (ctx.method, ctx.protocol_version, ctx.request.scope["query_string"].decode("latin-1"), asked)
         answer = self._kept.get(key)
         if answer is None:
             answer = await call_next(ctx)
