@@ -19,7 +19,7 @@ import pytest
 import uvicorn
 from test_endpoint import BOTH, INITIALIZE, basic, health, serve
 
-from pytest_ctxbench.local.http_protocol import ImpatientProtocol
+from pytest_ctxbench.local.http_protocol import ImpatientProtocol, _WholeAnswers
 from pytest_ctxbench.local.process import EndpointProcess
 from pytest_ctxbench.local.server import ServerSettings, _Door
 
@@ -476,3 +476,40 @@ def test_a_head_that_does_not_end_is_given_up(hasty_port: int) -> None:
             while not received.endswith(b"ok"):
                 received += connection.recv(65_536)
             time.sleep(0.5)  # between requests it may be silent
+
+
+class _Recording(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.sent.append(bytes(data))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+def test_an_answer_is_sent_in_one_piece() -> None:
+    async def main() -> None:
+        transport = _Recording()
+        whole = _WholeAnswers(transport, asyncio.get_running_loop())
+        for part in (b"head", b"body", b""):
+            whole.write(part)
+        assert transport.sent == []
+        await asyncio.sleep(0)
+        assert transport.sent == [b"headbody"]
+        whole.write(b"head")
+        whole.write(b"x" * 100_000)  # at once: what the client does not take in must not be gathered here
+        assert transport.sent[1:] == [b"head" + b"x" * 100_000]
+        whole.write(b"last")
+        whole.close()
+        assert (transport.sent[2:], transport.closed) == ([b"last"], True)
+        await asyncio.sleep(0)
+        assert transport.sent[3:] == []
+
+    asyncio.run(main())

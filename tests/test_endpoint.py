@@ -556,6 +556,26 @@ def test_repeated_ops_are_one_list(endpoint: EndpointProcess, http: httpx2.Clien
     assert "outputSchema" not in event(listed)["result"]["tools"][0]
 
 
+def test_a_question_is_answered_like_the_same_one_before_and_no_other(http: httpx2.Client) -> None:
+    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+
+    def listed(ops: str, identity: Any, **params: Any) -> Any:
+        message = {"jsonrpc": "2.0", "id": identity, "method": "tools/list", "params": {"_meta": meta, **params}}
+        headers = {**BOTH, "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}
+        found = http.post(f"/mcp?ops={ops}", json=message, headers=headers).json()
+        assert found["id"] == identity
+        return found.get("result", found)
+
+    first = listed("get_tables", 1)
+    assert [tool["name"] for tool in first["tools"]] == ["get_tables"]
+    assert listed("get_tables", "again") == first
+    assert [tool["name"] for tool in listed("get_columns", 1)["tools"]] == ["get_columns"]
+    for _ in range(2):
+        assert listed("get_tables", 2, cursor=7)["error"]["code"] == -32602
+    assert listed("get_tables", 3, cursor="x" * 10_000)["tools"] == first["tools"]
+    assert listed("get_tables", 4) == first
+
+
 def event(response: httpx2.Response) -> dict[str, Any]:
     """The JSON-RPC answer of a POST, as JSON or as the one event of its stream."""
     if response.headers["content-type"].startswith("application/json"):
@@ -827,7 +847,8 @@ def test_a_statement_whose_database_was_replaced_is_marked_as_no_fault_of_its_ow
     in_session(single, WRITE, body)
 
 
-def test_an_abandoned_call_is_stopped_and_its_write_undone(endpoint: EndpointProcess) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_an_abandoned_call_is_stopped_and_its_write_undone(endpoint: EndpointProcess, mode: str) -> None:
     heavy = f"INSERT INTO {QUEUE} (ACCOUNT_NAME) SELECT CAST(SUM(a.range) AS VARCHAR) FROM range(100000000000) a"
 
     async def body(client: Client) -> None:
@@ -837,7 +858,7 @@ def test_an_abandoned_call_is_stopped_and_its_write_undone(endpoint: EndpointPro
         assert not failed, text
 
     fresh(endpoint)
-    in_session(endpoint, WRITE, body)
+    in_session(endpoint, WRITE, body, mode)
     assert rows(endpoint, f"SELECT ACCOUNT_NAME FROM {QUEUE}") == [["next"]]
 
 
@@ -1011,6 +1032,35 @@ def test_a_cancelled_statement_is_stopped(template: Path, tmp_path: Path) -> Non
         assert engine.restarts == 0
 
     supervised(template, tmp_path, body, statement_timeout_s=60)
+
+
+def test_a_statement_that_is_cancelled_before_its_turn_takes_nobodys_place(template: Path, tmp_path: Path) -> None:
+    async def body(engine: EngineProcess) -> None:
+        running = asyncio.ensure_future(engine.run(order(SLOW)))
+        await asyncio.sleep(0.2)
+        waiting = [asyncio.ensure_future(engine.run(insert(name))) for name in ("never", "second")]
+        await asyncio.sleep(0)
+        for cancelled in (waiting[0], running):
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        assert (await waiting[1])["affected"] == 1
+        assert await queue(engine) == ["second"]
+        assert engine.restarts == 0
+
+    supervised(template, tmp_path, body, statement_timeout_s=60, workers=1)
+
+
+def test_an_order_that_cannot_be_sent_takes_nobodys_place(template: Path, tmp_path: Path) -> None:
+    async def body(engine: EngineProcess) -> None:
+        for _ in range(3):
+            with pytest.raises(ValueError, match="JSON"):
+                await engine.run({**order("SELECT @x"), "parameters": {"x": float("nan")}})
+        assert (await engine.run(order("SELECT 1")))["rows"] == [[1]]
+        await engine.open(copied(template, tmp_path / "second"))  # which waits until nothing runs
+        assert (await engine.run(order("SELECT 2")))["rows"] == [[2]]
+
+    supervised(template, tmp_path, body, workers=2)
 
 
 def test_nothing_sent_before_a_replacement_reaches_the_new_database(template: Path, tmp_path: Path) -> None:

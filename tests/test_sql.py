@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlglot
+from sqlglot import exp
 
 from pytest_ctxbench.dataset import TABLES as FILES
 from pytest_ctxbench.local.dialect import MAX_STATEMENT_CHARS, SqlError
@@ -20,6 +22,7 @@ from pytest_ctxbench.local.engine import Engine, EngineError, EngineLimits, Runn
 from pytest_ctxbench.local.schema import TABLES
 from pytest_ctxbench.local.sql import Translator
 from pytest_ctxbench.local.template import build_template
+from pytest_ctxbench.local.trees import Kinds, find, find_all, nodes
 
 DATA = Path(__file__).parents[1] / "data"
 ACCOUNT = "[CRM_System].[Salesforce].[Account]"
@@ -843,3 +846,52 @@ def test_a_statement_told_to_stop_stops(database: Database) -> None:
         )
     assert caught.value.code == "interrupted"
     assert database.rows("SELECT 1") == [[1]]
+
+
+# --- translating ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SELECT nope FROM nowhere", "SELECT 1; SELECT 2", "DROP TABLE x", f"SELECT * FROM {ACCOUNT} WHERE (",
+     "SELECT CONVERT(VARCHAR, GETDATE(), 999)"],
+)  # fmt: skip
+def test_what_was_refused_is_refused_in_the_same_words(sql: str) -> None:
+    translator = Translator(TABLES)
+
+    def refused(*allowed: str) -> SqlError:
+        with pytest.raises(SqlError) as caught:
+            translator.translate(sql, frozenset(allowed))
+        return caught.value
+
+    first = refused("select")
+    again = [refused("select") for _ in range(3)]
+    assert {(type(error), str(error)) for error in again} == {(type(first), str(first))}
+    assert again[0] is not again[1]  # one that is raised again keeps all its traces
+    with pytest.raises(SqlError) as caught:
+        Translator(TABLES).translate(sql, frozenset(EVERYTHING))
+    assert str(refused(*EVERYTHING)) == str(caught.value)
+
+
+def test_no_more_refusals_are_kept_than_a_few_hundred() -> None:
+    translator = Translator(TABLES)
+    for number in range(600):
+        with pytest.raises(SqlError):
+            translator.translate(f"SELECT * FROM nowhere_{number}", frozenset({"select"}))
+    assert 0 < len(translator._refused) <= 256
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SELECT 1", "WITH a AS (SELECT 1 AS x UNION ALL SELECT 2) SELECT x, -x + 1 FROM a WHERE x IN (1, 2) ORDER BY x",
+     "SELECT a.b.c, COUNT(*) OVER (PARTITION BY d) FROM t CROSS APPLY (SELECT TOP 1 * FROM u) v PIVOT (SUM(x) FOR y IN "
+     "([1], [2])) p"],
+)  # fmt: skip
+def test_trees_are_gone_through_in_the_librarys_order(sql: str) -> None:
+    tree = sqlglot.parse_one(sql, read="tsql")
+    assert list(map(id, nodes(tree))) == list(map(id, tree.walk()))
+    assert [*map(id, find_all(tree, exp.Select, exp.Column))] == [*map(id, tree.find_all(exp.Select, exp.Column))]
+    assert find(tree, exp.Column) is tree.find(exp.Column)
+    present = Kinds(nodes(tree))
+    assert present.any(exp.Query)
+    assert not present.any(exp.Insert, exp.Command)

@@ -194,6 +194,7 @@ async def _run_server(app: Any, listener: socket.socket, stop: asyncio.Event, re
         http=ImpatientProtocol,
         log_level="warning",
         access_log=False,
+        proxy_headers=False,  # there is no proxy before it, and who asks does not matter
         lifespan="on",
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=1,

@@ -615,10 +615,13 @@ def _fetch(cursor: duckdb.DuckDBPyConnection, max_rows: int, max_bytes: int) -> 
     plain = all(_FLAT.fullmatch(str(d[1])) for d in cursor.description or [])
     parts: list[str] = []
     count = size = 0
+    ended = False
     while count <= max_rows:
-        batch = cursor.fetchmany(min(_BATCH, max_rows + 1 - count))
+        wanted = min(_BATCH, max_rows + 1 - count)
+        batch = [] if ended else cursor.fetchmany(wanted)
         if not batch:
             return f"[{','.join(parts)}]", count, False
+        ended = len(batch) < wanted
         text = _plain_json(batch) if plain and count + len(batch) <= max_rows else None
         added = len(text.encode("utf-8", "replace")) + 1 if text is not None else 0
         if text is not None and size + added <= max_bytes:

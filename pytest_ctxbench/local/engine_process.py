@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import logging
 import os
 import resource
@@ -24,7 +25,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from .engine import Engine, EngineError, EngineLimits, Running
 from .frames import pack, receive_frame
@@ -33,6 +34,7 @@ from .schema import HOME_PREFIX
 __all__ = ["main"]
 
 _MEBIBYTE = 1024 * 1024
+_READ_AHEAD = 64 * 1024
 #: Enough for statements nested a few hundred deep, and a stack that holds them.
 _RECURSION_LIMIT = 8_000
 _STACK_BYTES = 32 * _MEBIBYTE
@@ -42,14 +44,23 @@ _REPEAT_STOP_S = 0.25
 _BESIDES_MB = 256
 
 
-def _used_mb() -> tuple[float, float]:
+class _Usage:
     """Address space and resident memory of this process, in MiB; zeros where the system does not tell."""
-    try:
-        size, resident = Path("/proc/self/statm").read_text(encoding="ascii").split()[:2]
-    except (OSError, ValueError):
-        return 0.0, 0.0
-    page = resource.getpagesize() / _MEBIBYTE
-    return int(size) * page, int(resident) * page
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            self._file = os.open(
+                "/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC
+            )  # kept: it is read after each statement
+
+    def __call__(self) -> tuple[float, float]:
+        try:
+            size, resident = os.pread(self._file, 100, 0).split()[:2] if self._file is not None else (0, 0)
+        except (OSError, ValueError):
+            return 0.0, 0.0
+        page = resource.getpagesize() / _MEBIBYTE
+        return int(size) * page, int(resident) * page
 
 
 _CLEANUPS = 40
@@ -83,6 +94,8 @@ def _leave(home: Path) -> NoReturn:
 class _Service:
     def __init__(self, sock: socket.socket, args: argparse.Namespace) -> None:
         self._sock = sock
+        self._requests: BinaryIO = io.BufferedReader(socket.SocketIO(sock, "r"), _READ_AHEAD)
+        self._usage = _Usage()
         self._home = Path.cwd().parent  # now: the other engine may be the first to remove it
         self._sending = threading.Lock()
         self._limits = EngineLimits(args.memory_mb, args.statement_timeout, args.threads)
@@ -92,13 +105,12 @@ class _Service:
         self._running: dict[str, Running] = {}
         self._state = threading.Lock()
         self._stopping = threading.Event()
-        self._due = threading.Condition()
         self._deadlines: dict[str, float] = {}  # in the order of their beginning
 
     def serve(self) -> None:
         threading.Thread(target=self._repeat_stops, name="stops", daemon=True).start()
         threading.Thread(target=self._watch_deadlines, name="deadlines", daemon=True).start()
-        while (request := receive_frame(self._sock)) is not None:
+        while (request := receive_frame(self._requests)) is not None:
             if request["op"] == "stop":
                 self._stop(str(request["target"]), str(request["why"]))
             elif request["op"] == "run":
@@ -149,7 +161,7 @@ class _Service:
         """Whether what is left would no longer do for any statement that may run."""
         if self._engine.damaged:
             return True
-        size, resident = _used_mb()
+        size, resident = self._usage()
         needed = self._limits.memory_mb + _BESIDES_MB
         return resident > needed or (self._address_space_mb > 0 and size > self._address_space_mb - needed)
 
@@ -166,28 +178,31 @@ class _Service:
     def _op_run(self, identity: str, request: dict[str, Any]) -> dict[str, Any]:
         with self._state:
             running = self._running[identity]
-        with self._due:
             self._deadlines[identity] = time.monotonic() + self._limits.statement_timeout_s
-            if len(self._deadlines) == 1:  # all have the same time, so the first one is the next one
-                self._due.notify()
         try:
             return self._engine.run(running, request, lambda: self._send({"id": identity, "committing": True}))
         finally:
-            with self._due:
+            with self._state:
                 self._deadlines.pop(identity, None)
 
     def _watch_deadlines(self) -> None:
-        """One thread for all statements: a timer for each would be a thread for each."""
+        """One thread for all statements: a timer for each would be a thread for each.
+
+        Nobody has to wake it: all statements have the same time, so one that begins while it sleeps is not due before
+        it wakes.
+        """
         while True:
-            with self._due:
-                while not self._deadlines:
-                    self._due.wait()
-                identity, deadline = next(iter(self._deadlines.items()))
-                if (left := deadline - time.monotonic()) > 0:
-                    self._due.wait(left)
-                    continue
-                del self._deadlines[identity]
-            self._stop(identity, "timeout")
+            due, left = None, self._limits.statement_timeout_s
+            with self._state:
+                if self._deadlines:
+                    due, deadline = next(iter(self._deadlines.items()))
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        del self._deadlines[due]
+            if left > 0:
+                time.sleep(left)
+            elif due is not None:
+                self._stop(due, "timeout")
 
     def _stop(self, identity: str, why: str) -> None:
         with self._state:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import struct
-from typing import Any
+from typing import Any, BinaryIO
 
 __all__ = ["MAX_FRAME_BYTES", "FrameError", "pack", "read_frame", "receive_frame"]
 
@@ -52,23 +51,18 @@ async def read_frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
         return None
 
 
-def receive_frame(sock: socket.socket) -> dict[str, Any] | None:
-    """The next frame of a blocking socket, None at the end of the stream. Raises `FrameError`."""
-    head = _receive(sock, _HEAD.size)
+def receive_frame(stream: BinaryIO) -> dict[str, Any] | None:
+    """The next frame of a blocking stream, None at its end. Raises `FrameError`."""
+    head = _receive(stream, _HEAD.size)
     if head is None:
         return None
-    body = _receive(sock, _length(head))
+    body = _receive(stream, _length(head))
     return None if body is None else _unpack(body)
 
 
-def _receive(sock: socket.socket, count: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < count:
-        try:
-            part = sock.recv(min(count - len(parts), 1 << 20))
-        except ConnectionError:
-            return None
-        if not part:
-            return None
-        parts += part
-    return bytes(parts)
+def _receive(stream: BinaryIO, count: int) -> bytes | None:
+    try:
+        part = stream.read(count)
+    except ConnectionError:
+        return None
+    return part if len(part) == count else None

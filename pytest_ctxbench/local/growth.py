@@ -8,10 +8,13 @@ counted beforehand.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
+from typing import Any
 
 from sqlglot import exp
 
 from .dialect import SqlError
+from .trees import find, nodes
 
 __all__ = ["refuse_growth"]
 
@@ -35,27 +38,33 @@ _NESTING = frozenset(
 
 def refuse_growth(tree: exp.Expr) -> None:
     """Raises `SqlError` for a statement that becomes too large when it is written out."""
-    _Widths(tree).refuse()
-    _refuse_nested_types(tree)
-    for select in tree.find_all(exp.Select):
-        _refuse_built_columns(select)
+    everything = nodes(tree)
+    _Widths(everything).refuse()
+    if any(_nests(node) for node in everything):
+        _refuse_nested_types(tree)
+    for node in everything:
+        if isinstance(node, exp.Select):
+            _refuse_built_columns(node)
 
 
 class _Widths:
     """How many columns each SELECT of a statement gives. A name that WITH defines twice counts as the wider one."""
 
-    def __init__(self, tree: exp.Expr) -> None:
-        self._tree = tree
+    def __init__(self, everything: Iterable[exp.Expr]) -> None:
         self._named: dict[str, list[exp.Expr]] = {}
         self._known: dict[int, int] = {}
-        for cte in tree.find_all(exp.CTE):
-            self._named.setdefault(cte.alias.lower(), []).append(cte.this)
+        self._selects: list[exp.Select] = []
+        for node in everything:
+            if isinstance(node, exp.CTE):
+                self._named.setdefault(node.alias.lower(), []).append(node.this)
+            elif isinstance(node, exp.Select):
+                self._selects.append(node)
 
     def refuse(self) -> None:
         for queries in self._named.values():  # in their order, so that none waits for many others
             for query in queries:
                 self._of_query(query)
-        total = sum(self._of_query(select) for select in self._tree.find_all(exp.Select))
+        total = sum(self._of_query(select) for select in self._selects)
         if total > _MAX_COLUMNS:
             raise SqlError(
                 f"the SELECT * of this statement give more than {_MAX_COLUMNS:,} columns together; "
@@ -90,7 +99,7 @@ class _Widths:
         return width
 
     def _of_item(self, item: exp.Expr, sources: dict[str, int]) -> int:
-        star = item if isinstance(item, exp.Star) else item.find(exp.Star, exp.Columns)
+        star = item if isinstance(item, exp.Star) else find(item, exp.Star, exp.Columns)
         if star is None or (isinstance(item, exp.Count) and not isinstance(item.this, exp.Columns)):
             return 1
         of = item.table.lower() if isinstance(item, exp.Column) else ""
@@ -126,14 +135,14 @@ def _refuse_built_columns(select: exp.Select) -> None:
     clauses = [select.args.get(key) for key in ("where", "group", "having", "qualify", "order")]
     for item in [*select.expressions, *(clause for clause in clauses if clause is not None)]:
         size = 0
-        for node in item.walk():
+        for node in nodes(item):
             size += 1
             if isinstance(node, exp.Column) and not node.table:
                 size += sizes.get(node.name.lower(), 0)
         total += size
         if isinstance(item, exp.Alias):
             sizes[item.alias.lower()] = min(size, _ENOUGH)
-    if total > _MAX_NODES and total > 2 * sum(1 for _ in select.walk()):
+    if total > _MAX_NODES and total > 2 * len(nodes(select)):
         raise SqlError(
             "the columns of a SELECT are built from each other too many times over; "
             "compute them in steps, in subqueries"
@@ -141,10 +150,15 @@ def _refuse_built_columns(select: exp.Select) -> None:
 
 
 def _nests(node: exp.Expr) -> bool:
-    if isinstance(node, exp.Func):
-        names = {node.name} if isinstance(node, exp.Anonymous) else set(node.sql_names())
-        return isinstance(node, exp.Struct | exp.Map) or any(name.lower() in _NESTING for name in names)
-    return isinstance(node, exp.Tuple)
+    kind: Any = type(node)
+    return node.name.lower() in _NESTING if isinstance(node, exp.Anonymous) else _kind_nests(kind)
+
+
+@cache
+def _kind_nests(kind: Any) -> bool:
+    if issubclass(kind, exp.Func):
+        return issubclass(kind, exp.Struct | exp.Map) or any(name.lower() in _NESTING for name in kind.sql_names())
+    return issubclass(kind, exp.Tuple)
 
 
 def _refuse_nested_types(tree: exp.Expr) -> None:
@@ -153,8 +167,6 @@ def _refuse_nested_types(tree: exp.Expr) -> None:
     Columns of one name are taken for one wherever they are, from the inside out, in the order of the text: that is
     how such a chain must be written.
     """
-    if not any(_nests(node) for node in tree.walk()):
-        return
     fields: dict[str, int] = {}
     for select in reversed([*tree.find_all(exp.Select, bfs=False)]):
         _add_fields(select, fields)

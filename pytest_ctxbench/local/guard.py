@@ -10,7 +10,8 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .dialect import SqlError
@@ -91,7 +92,7 @@ class Guard:
         self._walk(node)
 
     def _walk(self, root: Any) -> None:
-        named_user = _gives_name(root, "user")
+        named_user = cache(lambda: _gives_name(root, "user"))
         pending: list[tuple[Any, int, frozenset[str]]] = [(root, 1, frozenset())]
         expanded, asked = 0, 0.0
         while pending:
@@ -122,12 +123,14 @@ class Guard:
             for entry in _cte_entries(node):  # each of them knows those before it
                 pending.append((entry.get("value"), copies, ctes))
                 ctes |= {_folded(entry.get("key"))}
-            children = {key: child for key, child in node.items() if key != "cte_map"}
+            children: dict[str, Any] = {
+                key: child for key, child in node.items() if isinstance(child, dict | list) and key != "cte_map"
+            }
             if kind == "TABLE_FUNCTION":  # it gives rows one after the other, so it makes nothing that is large
                 children["function"] = list((children.get("function") or {}).values())
             pending += [(child, copies, ctes) for child in children.values()]
 
-    def _node(self, kind: str, node: dict[str, Any], ctes: frozenset[str], named_user: bool) -> None:
+    def _node(self, kind: str, node: dict[str, Any], ctes: frozenset[str], named_user: Callable[[], bool]) -> None:
         if kind.endswith("_NODE"):
             if kind not in _QUERY_NODES:
                 raise SqlError(f"{kind.split('_')[0]} inside a query is not allowed")
@@ -152,7 +155,7 @@ class Guard:
                 raise SqlError(f"{names[0]} is not available; GETDATE() gives the frozen reference date")
             if len(names) == 1 and str(names[0]).lower() in _SESSION_COLUMNS:
                 raise SqlError(f"{names[0]} is not available")
-            if len(names) == 1 and str(names[0]).lower() == "user" and not named_user:
+            if len(names) == 1 and str(names[0]).lower() == "user" and not named_user():
                 raise SqlError("user is not available")
         elif kind == "TYPE" and str(node.get("type_name")).lower() in _REFUSED_TYPES:
             raise SqlError(f"the type {node['type_name']} is not allowed; use DECIMAL(38, n) or DOUBLE")
@@ -221,8 +224,9 @@ def _cte_names(root: Any) -> Iterable[str]:
         if isinstance(node, list):
             pending.extend(node)
         elif isinstance(node, dict):
-            yield from (str(entry.get("key")) for entry in _cte_entries(node))
-            pending.extend(node.values())
+            if "cte_map" in node:
+                yield from (str(entry.get("key")) for entry in _cte_entries(node))
+            pending += [child for child in node.values() if isinstance(child, dict | list)]
 
 
 def _gives_name(root: Any, wanted: str) -> bool:

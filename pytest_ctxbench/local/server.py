@@ -23,16 +23,18 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import gc
 import hmac
 import json
 import math
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ctxbench import __version__
 from pytest_ctxbench.entries import DEFAULT_SET
@@ -46,7 +48,6 @@ from .tool_names import FAULT_MARK, OPS, WRITING_OPS, canonical_op, listed_tool_
 from .tools import ResultLimits, Toolbox, ToolError, metadata_rows
 
 if TYPE_CHECKING:
-    from starlette.datastructures import QueryParams
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["CONTROL_HEADER", "Endpoint", "ServerSettings", "create_app"]
@@ -130,10 +131,8 @@ def _application(settings: ServerSettings, databases: Databases, toolbox: Toolbo
 
     mcp_app = _OpsGuard(mcp, indexes)
     rest = _Rest(databases, settings)
-    starlette = Starlette(
+    others = Starlette(
         routes=[
-            Route("/mcp", endpoint=mcp_app),
-            Route("/mcp/", endpoint=mcp_app),
             Route("/api/query", endpoint=rest.query, methods=["POST"]),
             Route("/api/batch", endpoint=rest.batch, methods=["POST"]),
             *(Route(f"/api/{kind}", endpoint=rest.metadata(kind), methods=["GET"]) for kind in _METADATA),
@@ -144,9 +143,15 @@ def _application(settings: ServerSettings, databases: Databases, toolbox: Toolbo
         ],
         lifespan=lifespan,
     )
-    return _Door(starlette, settings)
+
+    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+        to_mcp = scope["type"] == "http" and scope["path"] in _MCP_PATHS
+        await (mcp_app if to_mcp else others)(scope, receive, send)
+
+    return _Door(routed, settings)
 
 
+_MCP_PATHS = frozenset({"/mcp", "/mcp/"})
 _METADATA = ("catalogs", "schemas", "tables", "columns")
 _HOST_PATTERNS = ["127.0.0.1", "localhost", "[::1]", "127.0.0.1:*", "localhost:*", "[::1]:*"]
 _ORIGIN_PATTERNS = [f"http://{host}" for host in _HOST_PATTERNS]
@@ -164,6 +169,7 @@ class _Door:
         self._app = app
         self._body_timeout_s = settings.body_timeout_s
         self._expected = f"{settings.user}:{settings.password}".encode()
+        self._usual = b"Basic " + base64.b64encode(self._expected)
         self._control = settings.control_token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -224,6 +230,8 @@ class _Door:
     def _known(self, values: list[bytes]) -> bool:
         if len(values) != 1:
             return False
+        if hmac.compare_digest(values[0], self._usual):
+            return True
         scheme, _, encoded = values[0].partition(b" ")
         if scheme.lower() != b"basic":
             return False
@@ -299,9 +307,13 @@ def _selected(values: list[str]) -> tuple[str, ...]:
     return tuple(op for op in OPS if op in chosen)
 
 
-def _entry_set(query: QueryParams) -> str:
-    """The entry set of a URL (`entries`), the ten entries without one."""
-    return query.get("entries") or DEFAULT_SET
+@lru_cache(maxsize=256)
+def _asked_for(query_string: bytes) -> tuple[tuple[str, ...], str]:
+    """The ops and the entry set (`entries`; the ten entries without one) of a URL. Raises ValueError."""
+    from starlette.datastructures import QueryParams
+
+    query = QueryParams(query_string)
+    return _selected(query.getlist("ops")), query.get("entries") or DEFAULT_SET
 
 
 class _OpsGuard:
@@ -313,12 +325,9 @@ class _OpsGuard:
         self._indexes = indexes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from starlette.datastructures import QueryParams
-
         try:
-            query = QueryParams(scope["query_string"])
-            _selected(query.getlist("ops"))
-            self._indexes.of(_entry_set(query))
+            _, entries = _asked_for(scope["query_string"])
+            self._indexes.of(entries)
         except (ValueError, ConfigError) as error:
             if scope["method"] == "DELETE":
                 await self._app(scope, receive, send)
@@ -334,6 +343,9 @@ class _OpsGuard:
             await _send_json(send, 400, body)
             return
         await self._app(scope, receive, send)
+
+
+_Made = TypeVar("_Made")
 
 
 class _Mcp:
@@ -360,10 +372,13 @@ class _Mcp:
 
     async def _run(self) -> None:
         try:
-            manager, app = await _in_daemon_thread(lambda: _mcp_manager(self._toolbox))
-            async with manager.run():
+            managers, app = await _in_daemon_thread(lambda: _mcp_application(self._toolbox))
+            async with contextlib.AsyncExitStack() as running:
+                for manager in managers:
+                    await running.enter_async_context(manager.run())
                 self._app = app
                 self._changed.set()
+                gc.freeze()  # what the imports left is never garbage, so it need not be looked through for it
                 await self._end.wait()
         finally:
             self._app = None
@@ -378,12 +393,12 @@ class _Mcp:
         await self._app(scope, receive, send)
 
 
-def _in_daemon_thread(work: Callable[[], tuple[Any, ASGIApp]]) -> asyncio.Future[tuple[Any, ASGIApp]]:
+def _in_daemon_thread(work: Callable[[], _Made]) -> asyncio.Future[_Made]:
     """Like `asyncio.to_thread`, but the end of the program does not wait for it."""
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[tuple[Any, ASGIApp]] = loop.create_future()
+    future: asyncio.Future[_Made] = loop.create_future()
 
-    def settle(result: tuple[Any, ASGIApp] | None, error: Exception | None) -> None:
+    def settle(result: _Made | None, error: Exception | None) -> None:
         if future.done():
             return
         if result is not None:
@@ -404,37 +419,93 @@ def _in_daemon_thread(work: Callable[[], tuple[Any, ASGIApp]]) -> asyncio.Future
     return future
 
 
-def _mcp_manager(toolbox: Toolbox) -> tuple[Any, ASGIApp]:
-    """The session manager, to be run, and its application."""
+def _mcp_application(toolbox: Toolbox) -> tuple[Sequence[Any], ASGIApp]:
+    """The session managers, to be run, and the application in front of them."""
     from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
     from mcp.server.transport_security import TransportSecuritySettings
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-    manager = StreamableHTTPSessionManager(
-        _mcp_server(toolbox),
-        session_idle_timeout=SESSION_IDLE_S,
-        max_request_body_size=_MAX_BODY,
-        security_settings=TransportSecuritySettings(
-            enable_dns_rebinding_protection=True, allowed_hosts=_HOST_PATTERNS, allowed_origins=_ORIGIN_PATTERNS
-        ),
+    server = _mcp_server(toolbox)
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=True, allowed_hosts=_HOST_PATTERNS, allowed_origins=_ORIGIN_PATTERNS
     )
-    return manager, StreamableHTTPASGIApp(manager)
+
+    def manager(*, json_response: bool) -> Any:
+        return StreamableHTTPSessionManager(
+            server,
+            json_response=json_response,
+            session_idle_timeout=SESSION_IDLE_S,
+            max_request_body_size=_MAX_BODY,
+            security_settings=security,
+        )
+
+    managers = (manager(json_response=False), manager(json_response=True))
+    to_sessions, to_single = map(StreamableHTTPASGIApp, managers)
+    without_sessions = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        version = next((value for name, value in scope["headers"] if name == b"mcp-protocol-version"), None)
+        if version in without_sessions:
+            # nothing here sends a message before its answer, which is all that a stream would be for
+            await _while_connected(to_single, scope, receive, send)
+        else:
+            await to_sessions(scope, receive, send)
+
+    return managers, app
+
+
+#: A call that is answered sooner is not worth a watcher of its connection.
+_WATCH_AFTER_S = 0.1
+
+
+async def _while_connected(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run `app`, which has read the body at its first step, and cancel it when the client leaves before the answer."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    watcher: asyncio.Task[None] | None = None
+    gone = False
+
+    async def watch() -> None:
+        nonlocal gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone = True
+        task.cancel()
+
+    def begin() -> None:
+        nonlocal watcher
+        watcher = loop.create_task(watch())
+
+    timer = loop.call_later(_WATCH_AFTER_S, begin)
+    try:
+        await app(scope, receive, send)
+    except asyncio.CancelledError:
+        if not gone or task.cancelling() > 1:  # it is not, or not alone, the client's leaving that ends this
+            raise
+    finally:
+        timer.cancel()
+        if watcher is not None:
+            watcher.cancel()
+        if gone:
+            task.uncancel()
 
 
 def _mcp_server(toolbox: Toolbox) -> Any:
     from mcp import MCPError
     from mcp.server.lowlevel import Server
     from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
     specifications = {op: Tool.model_validate(toolbox.specification(op)) for op in OPS}
-
-    def selected(context: Any) -> tuple[str, ...]:
-        return _selected(context.request.query_params.getlist("ops"))
+    schemas = {tool.name: tool.input_schema for tool in specifications.values()}
 
     async def list_tools(context: Any, params: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[specifications[op] for op in selected(context)])
+        offered, _ = _asked_for(context.request.scope["query_string"])
+        return ListToolsResult(tools=[specifications[op] for op in offered])
 
     async def call_tool(context: Any, params: Any) -> CallToolResult:
-        offered = selected(context)
+        offered, entries = _asked_for(context.request.scope["query_string"])
         op = canonical_op(params.name)
         if op is None or op not in offered:
             names = ", ".join(listed_tool_name(o) for o in offered)
@@ -444,14 +515,54 @@ def _mcp_server(toolbox: Toolbox) -> Any:
                 op,
                 params.arguments or {},
                 writes_offered=any(o in WRITING_OPS for o in offered),
-                entries=_entry_set(context.request.query_params),
+                entries=entries,
             )
         except ToolError as error:
             fault = {FAULT_MARK: True} if error.endpoints_own else None
             return CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True, _meta=fault)
         return CallToolResult(content=[TextContent(type="text", text=text)])
 
-    return Server("ctxbench", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+    server = Server(
+        "ctxbench",
+        version=__version__,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        get_tool_input_schema=schemas.get,  # without it the SDK lists the tools at every call
+    )
+    server.middleware[:] = [_Repeats(MODERN_PROTOCOL_VERSIONS)]  # and no spans, which nothing here exports
+    return server
+
+
+class _Repeats:
+    """Answers a question about the server as the very same question was answered before.
+
+    Only in the protocol without sessions, where a request says all that its answer depends on, beside its URL.
+    """
+
+    _METHODS = frozenset({"server/discover", "tools/list"})
+    _MAX_KEPT = 256
+    _MAX_ASKED = 4_096
+
+    def __init__(self, versions: Sequence[str]) -> None:
+        self._versions = frozenset(versions)
+        self._kept: dict[tuple[str, ...], Any] = {}
+
+    async def __call__(self, ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        if ctx.method not in self._METHODS or ctx.protocol_version not in self._versions:
+            return await call_next(ctx)
+        try:
+            asked = json.dumps(ctx.params, sort_keys=True)
+        except RecursionError:  # deeper than anything that is worth keeping
+            return await call_next(ctx)
+        key = (ctx.method, ctx.protocol_version, ctx.request.scope["query_string"].decode("latin-1"), asked)
+        answer = self._kept.get(key)
+        if answer is None:
+            answer = await call_next(ctx)
+            if sum(map(len, key)) <= self._MAX_ASKED:
+                if len(self._kept) >= self._MAX_KEPT:
+                    self._kept.clear()
+                self._kept[key] = answer
+        return answer
 
 
 # --- REST -----------------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from sqlglot import exp
@@ -31,6 +31,7 @@ from .dialect import READER_FAULTS, CommandRefused, SqlError, read_statement, ty
 from .growth import refuse_growth
 from .schema import Table
 from .steps import TooManySteps, write
+from .trees import Kinds, find, find_all, nodes
 
 __all__ = ["META_SCHEMA", "META_TABLES", "Statement", "Translator"]
 
@@ -69,6 +70,7 @@ _CLOCKS: tuple[type[exp.Expr], ...] = tuple(
     for name in ("CurrentTimestamp", "CurrentTimestampLTZ", "CurrentDatetime", "Localtimestamp", "UtcTimestamp")
     if hasattr(exp, name)
 )
+_CLOCKWORK = (*_CLOCKS, exp.CurrentDate, exp.CurrentTime, exp.Localtime, exp.National)
 _TEXT_TYPES = frozenset(exp.DataType.TEXT_TYPES)
 _WHOLE_TYPES = frozenset(exp.DataType.INTEGER_TYPES)
 _NUMBER_TYPES = frozenset(exp.DataType.NUMERIC_TYPES)
@@ -101,14 +103,14 @@ def _rewrite_clock(tree: exp.Expr) -> exp.Expr:
             return exp.Literal.string(node.name)
         return node
 
-    return tree.transform(step, copy=False)
+    return tree.transform(step, copy=False) if find(tree, *_CLOCKWORK) is not None else tree
 
 
 def _rewrite_casts(tree: exp.Expr) -> None:
     """CONVERT to what DuckDB has; types that it lacks; a text type's length cuts, as in T-SQL."""
-    for convert in list(tree.find_all(exp.Convert)):
+    for convert in find_all(tree, exp.Convert):
         _rewrite_convert(convert)
-    for cast in list(tree.find_all(exp.Cast, exp.TryCast)):
+    for cast in find_all(tree, exp.Cast, exp.TryCast):
         kind = cast.to
         if not isinstance(kind, exp.DataType):
             continue
@@ -155,7 +157,7 @@ def _rewrite_convert(convert: exp.Convert) -> None:
 
 def _rewrite_parts(tree: exp.Expr) -> None:
     """Parts of dates: text has to be typed first, and T-SQL counts the days of the week from 1, a Sunday."""
-    for extract in list(tree.find_all(exp.Extract)):
+    for extract in find_all(tree, exp.Extract):
         extract.set("expression", typed_date(extract.expression))
         if extract.name.upper() == "DAYOFWEEK":
             extract.set("this", exp.var("DOW"))
@@ -164,7 +166,7 @@ def _rewrite_parts(tree: exp.Expr) -> None:
 
 def _rewrite_joins(tree: exp.Expr) -> None:
     """CROSS APPLY and OUTER APPLY are lateral joins."""
-    for join in list(tree.find_all(exp.Join)):
+    for join in find_all(tree, exp.Join):
         lateral = join.this
         if isinstance(lateral, exp.Lateral) and lateral.args.get("cross_apply") is not None:
             outer = lateral.args["cross_apply"] is False
@@ -172,7 +174,7 @@ def _rewrite_joins(tree: exp.Expr) -> None:
             join.set("on", exp.true())
             if outer:
                 join.set("side", "LEFT")
-    for select in tree.find_all(exp.Select):
+    for select in find_all(tree, exp.Select):
         laterals = select.args.get("laterals") or []
         if laterals:
             joins = list(select.args.get("joins") or [])
@@ -186,7 +188,7 @@ def _rewrite_joins(tree: exp.Expr) -> None:
 
 def _rewrite_likes(tree: exp.Expr) -> None:
     """T-SQL's character classes in LIKE: `LIKE '[AB]%'`."""
-    for like in list(tree.find_all(exp.Like)):
+    for like in find_all(tree, exp.Like):
         pattern = like.expression
         if not isinstance(pattern, exp.Literal) or "[" not in pattern.name or isinstance(like.parent, exp.Escape):
             continue
@@ -206,7 +208,7 @@ def _rewrite_likes(tree: exp.Expr) -> None:
 
 def _rewrite_pivots(tree: exp.Expr) -> None:
     """In T-SQL the values of a PIVOT's IN list are written like names."""
-    for pivot in tree.find_all(exp.Pivot):
+    for pivot in find_all(tree, exp.Pivot):
         for field in pivot.args.get("fields") or []:
             if isinstance(field, exp.In):
                 for value in field.expressions:
@@ -221,8 +223,8 @@ def _name_columns(tree: exp.Expr) -> None:
     """A result column without a name is called by the words that it was asked with, not by its translation."""
     if isinstance(tree, exp.Select):
         for item in list(tree.expressions):
-            if not isinstance(item, exp.Alias | exp.Column | exp.Star | exp.Columns) and not item.find(
-                exp.Star, exp.Columns
+            if not isinstance(item, exp.Alias | exp.Column | exp.Star | exp.Columns) and not find(
+                item, exp.Star, exp.Columns
             ):
                 # T-SQL has no words for some functions of other dialects
                 words = write(item, TSQL) or write(item, DuckDB)
@@ -238,7 +240,7 @@ _WITHOUT_DEFAULTS = 'SELECT * REPLACE (NULL AS "default") FROM'
 
 def _hide_defaults(tree: exp.Expr) -> None:
     """DESCRIBE in FROM, as `_describe` does it for a DESCRIBE that is the statement."""
-    for described in list(tree.find_all(exp.Describe, exp.Summarize)):
+    for described in find_all(tree, exp.Describe, exp.Summarize):
         if isinstance(described.this, exp.Table):
             described.set("this", exp.select("*").from_(described.this.copy()))
         if isinstance(described, exp.Describe):
@@ -249,7 +251,7 @@ def _hide_defaults(tree: exp.Expr) -> None:
 
 def _rewrite_order(tree: exp.Expr) -> None:
     """ORDER BY ALL: the reader takes ALL for a column."""
-    for ordered in tree.find_all(exp.Ordered):
+    for ordered in find_all(tree, exp.Ordered):
         column = ordered.this
         bare = isinstance(column, exp.Column) and len(column.parts) == 1 and not column.this.args.get("quoted")
         if bare and column.name.upper() == "ALL":
@@ -257,13 +259,30 @@ def _rewrite_order(tree: exp.Expr) -> None:
 
 
 def _rewrite_limits(tree: exp.Expr) -> None:
-    for node in tree.find_all(exp.Limit, exp.Fetch):
+    for node in find_all(tree, exp.Limit, exp.Fetch):
         options = node.args.get("limit_options")
         if options is not None and options.args.get("with_ties"):
             raise SqlError("WITH TIES is not supported; use RANK() OVER (ORDER BY ...) in an inner query")
 
 
+#: In their order, each with the kinds of nodes without which it has nothing to do.
+_STEPS: tuple[tuple[Any, ...], ...] = (
+    (_hide_defaults, exp.Describe, exp.Summarize),
+    (_rewrite_order, exp.Ordered),
+    (_rewrite_limits, exp.Limit, exp.Fetch),
+    (_rewrite_joins, exp.Join, exp.Lateral),
+    (_rewrite_likes, exp.Like),
+    (_rewrite_pivots, exp.Pivot),
+    (_rewrite_casts, exp.Convert, exp.Cast, exp.TryCast),
+    (_rewrite_parts, exp.Extract),
+)
+
+
 # --- tables ---------------------------------------------------------------------------------------------------------
+
+
+#: Refused statements whose errors are kept.
+_MAX_REFUSED = 256
 
 
 class Translator:
@@ -281,6 +300,7 @@ class Translator:
             for column in table.columns:
                 self._types_by_name.setdefault(column.name.lower(), column.sql_type)
         self._cached = lru_cache(maxsize=cache_size)(self._translate)
+        self._refused: dict[tuple[str | None, ...], Callable[[], SqlError]] = {}
         self._cached_bound = lru_cache(maxsize=256)(self._translate_bound)
 
     def translate(
@@ -298,9 +318,25 @@ class Translator:
         `@name` or `:name`.
         """
         frozen = json.dumps(parameters, sort_keys=True) if parameters else ""
-        statement = _supported(lambda: self._cached(sql, default_catalog, default_schema, frozen), sql, allowed)
+        statement = _supported(lambda: self._known(sql, default_catalog, default_schema, frozen), sql, allowed)
         assert statement is not None
         return statement
+
+    def _known(self, *asked: str | None) -> Statement:
+        """`_translate`, which costs as much for what it refuses; models send that again as well."""
+        if (again := self._refused.get(asked)) is not None:
+            raise again()
+        try:
+            return self._cached(*asked)
+        except SqlError as error:
+            if len(self._refused) >= _MAX_REFUSED:
+                self._refused.clear()
+            # made anew each time: an error that is raised again gathers traces
+            if isinstance(error, CommandRefused):
+                self._refused[asked] = partial(CommandRefused, error.word)
+            else:
+                self._refused[asked] = partial(SqlError, str(error))
+            raise
 
     def translate_with(
         self,
@@ -362,20 +398,16 @@ class Translator:
             return self._describe(tree, default_catalog, default_schema)
         _name_columns(tree)
         tree = self._prepare(tree, default_catalog, default_schema)
-        text = _generate(tree)
+        text = _generate(tree, last=True)
         return Statement("select", text, (text,))
 
     def _prepare(self, tree: exp.Expr, catalog: str | None, schema: str | None) -> exp.Expr:
         tree = _rewrite_clock(tree)
         self._resolve_tables(tree, catalog, schema)
-        _hide_defaults(tree)
-        _rewrite_order(tree)
-        _rewrite_limits(tree)
-        _rewrite_joins(tree)
-        _rewrite_likes(tree)
-        _rewrite_pivots(tree)
-        _rewrite_casts(tree)
-        _rewrite_parts(tree)
+        present = Kinds(nodes(tree))  # none of the steps below makes what one after it looks for, but the last
+        for step, *kinds in _STEPS:
+            if present.any(*kinds):
+                step(tree)
         self._rewrite_operators(tree)
         return tree
 
@@ -424,9 +456,9 @@ class Translator:
             _check_widths(source, len(columns), table)
         prepared = self._prepare(source, catalog, schema)
         _cast_placeholders(prepared, casts)
-        for mark in prepared.find_all(exp.Placeholder) if casts else ():
+        for mark in find_all(prepared, exp.Placeholder) if casts else ():
             mark.set("this", None)  # by its place from now on, so that more rows may follow
-        query = _generate(prepared)
+        query = _generate(prepared, last=True)
         names = ", ".join(f'"{known[c.lower()].name}"' for c in columns)
         text = f"INSERT INTO {table.quoted} ({names}) {query}"
         return Statement("insert", text, (query,), table.path)
@@ -465,8 +497,11 @@ class Translator:
     # -- names
 
     def _resolve_tables(self, tree: exp.Expr, catalog: str | None, schema: str | None) -> None:
-        ctes = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-        for node in list(tree.find_all(exp.Table)):
+        everything = nodes(tree)
+        ctes = {cte.alias.lower() for cte in everything if isinstance(cte, exp.CTE)}
+        for node in everything:
+            if not isinstance(node, exp.Table):
+                continue
             if not isinstance(node.this, exp.Identifier):
                 continue  # a table function: `guard` knows which ones may run
             if not node.db and not node.catalog and node.name.lower() in ctes:
@@ -484,7 +519,7 @@ class Translator:
             for key, part in zip(("catalog", "db", "this"), path, strict=True):
                 node.set(key, exp.to_identifier(part, quoted=True))
             node.set("hints", None)
-        _unqualify_columns(tree)
+        _unqualify_columns(everything)
 
     def _resolve_meta(self, node: exp.Table, found: tuple[str, str | None]) -> None:
         name, of_catalog = found
@@ -551,7 +586,7 @@ class Translator:
     def _rewrite_operators(self, tree: exp.Expr) -> None:
         """`+` between texts, days added to a timestamp, and fractions cast to whole numbers, which T-SQL cuts."""
         nodes = [
-            n for n in tree.find_all(exp.Add, exp.Sub, exp.Cast)
+            n for n in find_all(tree, exp.Add, exp.Sub, exp.Cast)
             if not isinstance(n, exp.Cast) or (isinstance(n.to, exp.DataType) and n.to.this in _WHOLE_TYPES)
         ]  # fmt: skip
         if not nodes:
@@ -588,7 +623,7 @@ class Translator:
         except (SqlglotError, RecursionError):
             copy = annotate_types(copy, dialect="duckdb")
         out: dict[int, tuple[exp.DType | None, exp.DType | None]] = {}
-        for node in copy.find_all(exp.Add, exp.Sub, exp.Cast):
+        for node in find_all(copy, exp.Add, exp.Sub, exp.Cast):
             tag = node.meta.get("operator")
             if tag is not None:
                 operands = (node.this, None) if isinstance(node, exp.Cast) else (node.this, node.expression)
@@ -635,9 +670,11 @@ def _ancestors(node: exp.Expr) -> Iterator[exp.Expr]:
         yield node
 
 
-def _unqualify_columns(tree: exp.Expr) -> None:
+def _unqualify_columns(everything: Iterable[exp.Expr]) -> None:
     """`[Catalog].[Schema].[Table].[Column]` and `[Schema].[Table].[Column]` name the table by its last part."""
-    for column in tree.find_all(exp.Column):
+    for column in everything:
+        if not isinstance(column, exp.Column):
+            continue
         if column.args.get("db") is not None and isinstance(column.this, exp.Identifier | exp.Star):
             column.set("db", None)
             column.set("catalog", None)
@@ -664,8 +701,9 @@ def _bracketed(path: str) -> str:
     return ".".join(f"[{part}]" for part in path.split("."))
 
 
-def _generate(tree: exp.Expr) -> str:
-    return write(tree, DuckDB, ErrorLevel.RAISE)
+def _generate(tree: exp.Expr, *, last: bool = False) -> str:
+    """`last`: nothing else is done with the tree, so that it need not stay as it is."""
+    return write(tree, DuckDB, ErrorLevel.RAISE, copy=not last)
 
 
 _COMMAND_ORDER = ("select", "insert", "delete")
@@ -695,12 +733,13 @@ def _supported(translated: Callable[[], Statement | None], sql: str, allowed: fr
 
 
 def _refuse_forbidden(tree: exp.Expr) -> None:
+    everything = nodes(tree)
+    present = Kinds(everything)
     for forbidden in (exp.Into, exp.Command, exp.Lock):
-        if tree.find(forbidden):
+        if present.any(forbidden):
             what = {"Into": "SELECT INTO", "Lock": "FOR UPDATE"}.get(forbidden.__name__, "this command")
             raise SqlError(f"{what} is not allowed here: a query only reads")
-    for inner in tree.find_all(exp.DML, exp.DDL):
-        # queries are DDL to the parser's class tree, so it is the writing ones that are looked for
+    for inner in everything:
         if inner is not tree and isinstance(inner, exp.Insert | exp.Update | exp.Delete | exp.Merge | exp.Create):
             raise SqlError(f"{type(inner).__name__.upper()} inside a query is not allowed")
 
@@ -735,7 +774,7 @@ def _placeholders_of_values(tree: exp.Insert) -> tuple[str, ...] | None:
     row = source.expressions[0]
     cells = row.expressions if isinstance(row, exp.Tuple) else [row.this] if isinstance(row, exp.Paren) else []
     marks = [cell for cell in cells if isinstance(cell, _MARKS)]
-    if not marks or len(marks) != len(list(tree.find_all(*_MARKS))):
+    if not marks or len(marks) != len(find_all(tree, *_MARKS)):
         return None
     names = tuple(_bare(mark.name) for mark in marks)
     for place, mark in enumerate(marks):
@@ -745,7 +784,7 @@ def _placeholders_of_values(tree: exp.Insert) -> tuple[str, ...] | None:
 
 def _placeholders_of_condition(tree: exp.Delete) -> tuple[str, ...] | None:
     """Mark the parameters of a DELETE that are compared with something; their names, None where they are used else."""
-    marks = list(tree.find_all(*_MARKS))
+    marks = find_all(tree, *_MARKS)
     comparing = exp.EQ | exp.NEQ | exp.LT | exp.LTE | exp.GT | exp.GTE | exp.In
     if not marks or not all(isinstance(mark.parent, comparing) for mark in marks):
         return None
@@ -756,7 +795,7 @@ def _placeholders_of_condition(tree: exp.Delete) -> tuple[str, ...] | None:
 
 
 def _cast_placeholders(tree: exp.Expr, casts: Sequence[str | None]) -> None:
-    for mark in list(tree.find_all(exp.Placeholder)) if any(casts) else ():
+    for mark in find_all(tree, exp.Placeholder) if any(casts) else ():
         kind = casts[int(mark.name[1:])]
         if kind is not None:
             mark.replace(exp.cast(mark.copy(), _TYPED[kind]))
@@ -776,7 +815,7 @@ def _bound_value(name: str, values: Mapping[str, Any]) -> Any:
 def bind_parameters(tree: exp.Expr, parameters: Mapping[str, Any]) -> None:
     """Put the values in place of `@name` and `:name`. Raises `SqlError` for a name without a value."""
     values = {_bare(k): v for k, v in parameters.items()}
-    for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
+    for node in find_all(tree, exp.Parameter, exp.Placeholder):
         name = node.name.lstrip("@:")
         if not name or name.lower() not in values:
             raise SqlError(f"parameter {'@' + name if name else '?'} has no value; only named parameters are supported")

@@ -18,6 +18,8 @@ from sqlglot.generator import Generator
 from sqlglot.parser import Parser
 from sqlglot.tokenizer_core import Token
 
+from .trees import nodes
+
 __all__ = ["TooManySteps", "parse", "write"]
 
 #: Usual statements take 1 to 4 steps of the reader for each token, and 4 to 8 of the writer for each node.
@@ -63,12 +65,17 @@ def parse(dialect: Dialect, tokens: Sequence[Token], sql: str) -> list[exp.Expr 
     return parsed
 
 
-def write(tree: exp.Expr, dialect: type[Dialect], unsupported: ErrorLevel = ErrorLevel.IGNORE) -> str:
-    """The text of a tree, without comments. Raises the library's errors, and `TooManySteps`."""
+def write(
+    tree: exp.Expr, dialect: type[Dialect], unsupported: ErrorLevel = ErrorLevel.IGNORE, *, copy: bool = True
+) -> str:
+    """The text of a tree, without comments; without `copy` the tree itself may change.
+
+    Raises the library's errors, and `TooManySteps`.
+    """
     opened = Dialect.get_or_raise(dialect)
     writer = _bounded(type(opened).generator_class, _BoundedWriter)(
         dialect=opened, comments=False, unsupported_level=unsupported
     )
-    writer.steps_left = _FREE_STEPS + _WRITE_STEPS * sum(1 for _ in tree.walk())
-    text: str = writer.generate(tree)
+    writer.steps_left = _FREE_STEPS + _WRITE_STEPS * len(nodes(tree))
+    text: str = writer.generate(tree, copy=copy)
     return text

@@ -88,6 +88,7 @@ class _Job:
     cancelled: bool = False
     crowded: bool = False  # it did not have the process to itself
     deadline: float = 0.0
+    overdue: asyncio.TimerHandle | None = None
 
 
 class _Gate:
@@ -98,22 +99,40 @@ class _Gate:
         self._inside = 0
         self._alone = False
         self._waiting = 0
+        self._telling: set[asyncio.Task[None]] = set()
+
+    @property
+    def open(self) -> bool:
+        """Whether `enter` may be called, in this step of the event loop."""
+        return not self._alone and not self._waiting
+
+    def enter(self) -> None:
+        """Pass together with others; `leave` is to follow."""
+        self._inside += 1
+
+    def leave(self) -> None:
+        self._inside -= 1
+        if self._waiting:
+            telling = asyncio.create_task(self._tell())
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
-        if self._alone or self._waiting:
+        if not self.open:
             async with self._changed:
-                await self._changed.wait_for(lambda: not self._alone and not self._waiting)
+                await self._changed.wait_for(lambda: self.open)
                 self._inside += 1
         else:  # one event loop, and nothing is awaited in between: this needs no lock
             self._inside += 1
         try:
             yield
         finally:
-            self._inside -= 1
-            if self._waiting:
-                async with self._changed:
-                    self._changed.notify_all()
+            self.leave()
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
@@ -305,7 +324,56 @@ class EngineProcess:
         When the caller is cancelled, the statement is told to stop and a write of it rolled back.
         """
         job = _Job(order, generation=self._generation)
-        task = asyncio.create_task(self._run(job))
+        await self._slots.acquire()
+        child = self._child
+        if child is not None and self._is_free(child) and job.generation == self._generation:
+            return await self._run_at_once(job, child)
+        self._slots.release()
+        return await self._run_in_task(job)
+
+    def _is_free(self, child: _Child) -> bool:
+        """Whether a statement can be sent to `child` in this step of the event loop."""
+        able = not (child.dead or child.worn) and child.killed_for is None and not self._closed
+        return able and self._gate.open and not self._spawning.locked()
+
+    async def _run_at_once(self, job: _Job, child: _Child) -> dict[str, Any]:
+        """A first attempt without a task of its own, for a process that `_is_free`; the caller has a slot.
+
+        All that it holds is let go when the statement has ended, which may be after the caller was cancelled.
+        """
+        self._gate.enter()
+        try:
+            future = self._send(job, child)
+        except BaseException:  # an order that is no JSON
+            self._let_go(job, child, None)
+            raise
+        future.add_done_callback(
+            lambda ended: self._let_go(job, child, None if ended.cancelled() or ended.exception() else ended.result())
+        )
+        alone = False
+        try:
+            answer = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            job.cancelled = True
+            self._stop(job, "cancelled")
+            raise
+        except _Died as death:
+            self._judge(job, death, alone)
+            alone = not death.on_purpose
+        else:
+            if answer.get("ok"):
+                return answer
+            self._refuse(job, answer, alone)
+            alone = True
+        return await self._run_in_task(job, alone=alone, attempts=_MAX_ATTEMPTS - 1)
+
+    def _let_go(self, job: _Job, child: _Child, answer: dict[str, Any] | None) -> None:
+        self._ended(job, child, answer)
+        self._gate.leave()
+        self._slots.release()
+
+    async def _run_in_task(self, job: _Job, alone: bool = False, attempts: int = _MAX_ATTEMPTS) -> dict[str, Any]:
+        task = asyncio.create_task(self._run(job, alone, attempts))
         self._tasks.add(task)
         task.add_done_callback(self._forget)
         try:
@@ -327,10 +395,9 @@ class EngineProcess:
         if job.child is not None:
             job.child.send({"id": "", "op": "stop", "target": job.identity, "why": why})
 
-    async def _run(self, job: _Job) -> dict[str, Any]:
-        alone = False
+    async def _run(self, job: _Job, alone: bool, attempts: int) -> dict[str, Any]:
         async with self._slots:
-            for _ in range(_MAX_ATTEMPTS):
+            for _ in range(attempts):
                 async with self._gate.exclusive() if alone else self._gate.shared():
                     try:
                         answer = await self._attempt(job)
@@ -340,11 +407,8 @@ class EngineProcess:
                         continue
                 if answer.get("ok"):
                     return answer
-                code = str(answer.get("code", "engine"))
-                if code == "memory" and job.crowded and not alone:
-                    alone = True  # others had the memory: once more with the process to itself
-                    continue
-                raise EngineFailure(str(answer.get("message", "the statement failed")), code)
+                self._refuse(job, answer, alone)
+                alone = True
         raise EngineFailure(
             "the SQL engine was restarted too often while this statement waited; try again", "unavailable"
         )
@@ -358,6 +422,15 @@ class EngineProcess:
             raise EngineFailure("the statement was cancelled", "interrupted")
         if job.generation != self._generation:
             raise EngineFailure(_REPLACED, "interrupted")
+        answer = None
+        try:
+            answer = await self._send(job, child)
+            return answer
+        finally:
+            self._ended(job, child, answer)
+
+    def _send(self, job: _Job, child: _Child) -> asyncio.Future[dict[str, Any]]:
+        """Send the statement to `child`; what comes back, or `_Died`. `_ended` is to follow."""
         limit = self._settings.statement_timeout_s + self._settings.kill_grace_s
         job.identity, future = child.expect()
         job.child, job.committing = child, False
@@ -367,24 +440,33 @@ class EngineProcess:
         child.jobs[job.identity] = job
         self._jobs.add(job)
         job.deadline = time.monotonic() + limit
-        try:
-            child.send({"id": job.identity, "op": "run", **job.order})
-            await asyncio.wait({future}, timeout=limit)
-            if not future.done():
-                # everybody who is past the limit by now is as guilty
-                now = time.monotonic() + 0.05
-                child.kill(frozenset(id(j) for j in child.jobs.values() if j.deadline <= now) | {id(job)})
-            answer = await future
-            child.worn = child.worn or bool(answer.get("worn"))
-            return answer
-        finally:
-            child.jobs.pop(job.identity, None)
-            self._jobs.discard(job)
-            job.child = None
-            if child.worn and not child.jobs:
-                renewing = asyncio.create_task(self._renew())  # the caller has its answer; the next one waits less
-                self._tasks.add(renewing)
-                renewing.add_done_callback(self._forget)
+        job.overdue = asyncio.get_running_loop().call_later(limit, self._kill_overdue, job, child)
+        child.send({"id": job.identity, "op": "run", **job.order})
+        return future
+
+    def _kill_overdue(self, job: _Job, child: _Child) -> None:
+        # everybody who is past the limit by now is as guilty
+        now = time.monotonic() + 0.05
+        child.kill(frozenset(id(j) for j in child.jobs.values() if j.deadline <= now) | {id(job)})
+
+    def _ended(self, job: _Job, child: _Child, answer: dict[str, Any] | None) -> None:
+        if job.overdue is not None:
+            job.overdue.cancel()
+        child.worn = child.worn or bool(answer and answer.get("worn"))
+        child.jobs.pop(job.identity, None)
+        self._jobs.discard(job)
+        job.child = None
+        if child.worn and not child.jobs:
+            renewing = asyncio.create_task(self._renew())  # the caller has its answer; the next one waits less
+            self._tasks.add(renewing)
+            renewing.add_done_callback(self._forget)
+
+    def _refuse(self, job: _Job, answer: dict[str, Any], alone: bool) -> None:
+        """Raises `EngineFailure` unless the statement is to be repeated with the process to itself: others had the
+        memory that it lacked."""
+        code = str(answer.get("code", "engine"))
+        if not (code == "memory" and job.crowded and not alone):
+            raise EngineFailure(str(answer.get("message", "the statement failed")), code)
 
     def _judge(self, job: _Job, death: _Died, alone: bool) -> None:
         """Raises `EngineFailure` when the statement is not to be repeated."""
