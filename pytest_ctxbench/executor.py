@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .budget import Budget
+from .collector import paused
 from .config import Bench
 from .entries import DEFAULT_SET
 from .errors import EndpointError, HarnessError
@@ -113,7 +114,7 @@ class Executor:
         there are cores: side by side, each would be ready as late as the last. `for_write`: a writing run is the first;
         there is one more turn for these, since the writing runs of all processes follow each other."""
         turns = [*range(os.cpu_count() or 1), *(["write"] if for_write else [])]
-        with self._one_of([self._folder / f"import-{turn}.lock" for turn in turns]):
+        with self._one_of([self._folder / f"import-{turn}.lock" for turn in turns]), paused():
             for name in _OF_EVERY_RUN:
                 import_module(f"{__package__}.{name}")
             for name in _CLIENTS:

@@ -7,6 +7,7 @@ machine has a private folder and servers of its own (`hosts`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import json
@@ -16,7 +17,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 
 from .budget import Budget
+from .collector import leave_at_once
 from .config import Bench, load_bench
 from .entries import load_set
 from .errors import ConfigError, CtxbenchError, HarnessError, VerifierError
@@ -82,6 +84,7 @@ def register(config: pytest.Config) -> None:
             controller.refuse(str(error))
         raise pytest.UsageError(str(error)) from None
     config.stash[BENCH_SESSION] = session
+    config.add_cleanup(session.at_end.close)
     config.pluginmanager.register(fixtures, "ctxbench-fixtures")
     config.pluginmanager.register(session, "ctxbench-session")
 
@@ -99,6 +102,8 @@ def controller_of(config: pytest.Config) -> ToController | None:
 class BenchSession:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
+        #: Left after everything of pytest's that was set up later: its last collection of cycles, for one.
+        self.at_end = contextlib.ExitStack()
         self.settings: Settings = resolve(config)
         self.bench: Bench = load_bench(self.settings.config, self.settings.layout)
         whole = build_plan(self.bench, self.settings.selection)
@@ -259,6 +264,7 @@ class BenchSession:
             )
         if self.is_main and self._planned and not self.config.option.collectonly:
             self._begin(self._planned)
+            self._start_ahead(p for p in self._planned if p.key not in self._finished)
         if self._controller is not None:
             try:
                 self._controller.hello(self.fingerprints)
@@ -294,6 +300,7 @@ class BenchSession:
                 f"delete {self.budget.path} to begin at $0"
             )
         self._began = True
+        leave_at_once()
         self._show_progress(planned)
 
     def _show_progress(self, planned: Sequence[PlannedRun]) -> None:
@@ -315,9 +322,7 @@ class BenchSession:
             {
                 p.model.id: p.model
                 for p in planned
-                if not p.model.reference
-                and p.key not in self._finished
-                and (p.model.key_env is None or self.settings.env.get(p.model.key_env))
+                if not p.model.reference and p.key not in self._finished and self._has_its_key(p)
             }.values()
         )
 
@@ -439,7 +444,7 @@ class BenchSession:
             if self.needs_processes:
                 if self.is_main or self.is_remote:
                     self._local = self._local or LocalServices(self.settings, self.secrets, self.folder)
-                    urls = self._local.start(endpoint=self.settings.endpoint == "local", emulator=self._needs_emulator)
+                    urls = self._local.start(**self._processes)
                 else:
                     urls = wait_for_services(self.folder)
             if self.settings.endpoint == "local":
@@ -455,7 +460,21 @@ class BenchSession:
     @property
     def needs_processes(self) -> bool:
         """Whether the embedded endpoint or the reference agents' provider must run for this session."""
-        return self.settings.endpoint == "local" or self._needs_emulator
+        return any(self._processes.values())
+
+    @property
+    def _processes(self) -> dict[str, bool]:
+        return {"endpoint": self.settings.endpoint == "local", "emulator": self._needs_emulator}
+
+    def _start_ahead(self, pending: Iterable[PlannedRun]) -> None:
+        """Have the servers start while this process does something else, when one of these runs will need them.
+        `services` says what goes wrong."""
+        if self._local is None and self.needs_processes and any(map(self._has_its_key, pending)):
+            self._local = LocalServices(self.settings, self.secrets, self.folder)
+            self._local.start_ahead(**self._processes)
+
+    def _has_its_key(self, planned: PlannedRun) -> bool:
+        return planned.model.key_env is None or bool(self.settings.env.get(planned.model.key_env))
 
     def executor(self) -> Executor:
         from .executor import Executor
@@ -495,6 +514,7 @@ class BenchSession:
 
     def flight(self, executor: Executor) -> Flight:
         """What executes this process's runs; what they import is there afterwards."""
+        leave_at_once()
         from .claims import Claims
         from .crew import SessionCrew
         from .flight import Flight
@@ -704,6 +724,8 @@ class BenchSession:
         worker = self.hosts.add(node)
         given = None
         if not self.hosts.is_remote(worker):
+            # What workers need to begin with, they need soon.
+            self._start_ahead(p for p in self.plan.runs if not self.store.path(p.key).exists())
             secrets = [self.secrets.user, self.secrets.password, self.secrets.control]
             given = {"folder": str(self.folder), "secrets": secrets, "out": str(self.settings.out)}
         node.workerinput["ctxbench"] = json.dumps(given)
@@ -850,8 +872,11 @@ class BenchSession:
         if not self._began:
             return
         self._leave_an_empty_queue()
-        if self._local is not None and (restarts := self._local.restarts()) is not None:
-            self._lines.append(restarts)
+        if self._local is not None:
+            if (restarts := self._local.restarts()) is not None:
+                self._lines.append(restarts)
+            if exitstatus in (0, 1) and not session.shouldstop and not session.shouldfail:
+                self._local.stop_ahead()  # otherwise fixtures that may use them end later
         from .results import write_results
 
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import random
@@ -18,8 +19,9 @@ from typing import Any
 import pytest
 
 from pytest_ctxbench.claims import Claims
+from pytest_ctxbench.collector import paused, rarer_collections
 from pytest_ctxbench.errors import HarnessError, LeftPending
-from pytest_ctxbench.flight import Attempt, Flight, rarer_collections
+from pytest_ctxbench.flight import Attempt, Flight
 from pytest_ctxbench.loop_thread import LoopThread
 from pytest_ctxbench.models import Model
 from pytest_ctxbench.plan import PlannedRun
@@ -343,3 +345,27 @@ def test_cycles_are_collected_in_the_end_and_the_collector_is_left_as_it_was():
         kept = [[number] for number in range(20_000)]  # noqa: F841 - new objects are what makes it run
         assert gone() is None
     assert (gc.get_threshold(), gc.get_freeze_count()) == (thresholds, frozen)
+
+
+def test_what_was_there_before_stays_apart_until_the_end_when_asked_to():
+    frozen, later = gc.get_freeze_count(), []
+    with rarer_collections(later.append):
+        pass
+    try:
+        assert gc.get_freeze_count() > 1_000 + frozen
+        assert gc.get_threshold() != (5_000, 5, 2)
+    finally:
+        later.pop()()
+    assert gc.get_freeze_count() == frozen
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_as_it_was_after_imports(enabled: bool):
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with contextlib.suppress(ImportError), paused():
+            assert not gc.isenabled()
+            raise ImportError
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
