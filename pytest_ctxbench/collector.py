@@ -1,7 +1,7 @@
 """When Python's collector of cycles looks at what.
 
 Modules, plan and items are a million objects that stay. Looking through them again and again takes a tenth of a run's
-CPU, a tenth of the imports' and a third of a second at the end of each process.
+CPU, and a third of a second at the end of each process.
 """
 
 from __future__ import annotations
@@ -11,23 +11,11 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["leave_at_once", "paused", "rarer_collections"]
+__all__ = ["leave_at_once", "rarer_collections"]
 
 #: A run leaves some hundred objects in cycles, which count only for what is not freed otherwise: with a usual third
 #: threshold it would take over a thousand runs to the first full collection.
 _THRESHOLDS = (5_000, 5, 2)
-
-
-@contextmanager
-def paused() -> Iterator[None]:
-    """While modules are imported, which makes many objects and hardly a cycle that can go."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .budget import Budget
-from .collector import paused
 from .config import Bench
 from .entries import DEFAULT_SET
 from .errors import EndpointError, HarnessError
@@ -26,6 +25,7 @@ from .holds import PREFLIGHT_DONE, SOURCES_RIGHT
 from .loop_thread import LoopThread
 from .machine_lock import lock_path, try_lock
 from .plan import PlannedRun
+from .quick_imports import quick_imports
 
 if TYPE_CHECKING:
     from .agent.dialects import HttpPool
@@ -50,7 +50,7 @@ class Queue:
 
 #: What the MCP client and the verifier's import at their first request otherwise.
 _CLIENTS = ("mcp.client.streamable_http", "httpx2", "httpcore2")
-#: Modules of ours that runs import. pytest rewrites a plugin's modules when they are imported first, and two threads
+#: Modules of ours that runs import. pytest rewrites a plugin's modules when it is asked for them first, and two threads
 #: that parse source at once break each other in CPython 3.11 ("AST constructor recursion depth mismatch"): so they are
 #: there before a run starts.
 _OF_EVERY_RUN = (
@@ -114,7 +114,7 @@ class Executor:
         there are cores: side by side, each would be ready as late as the last. `for_write`: a writing run is the first;
         there is one more turn for these, since the writing runs of all processes follow each other."""
         turns = [*range(os.cpu_count() or 1), *(["write"] if for_write else [])]
-        with self._one_of([self._folder / f"import-{turn}.lock" for turn in turns]), paused():
+        with self._one_of([self._folder / f"import-{turn}.lock" for turn in turns]), quick_imports():
             for name in _OF_EVERY_RUN:
                 import_module(f"{__package__}.{name}")
             for name in _CLIENTS:

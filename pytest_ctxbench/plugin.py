@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from . import options
+from .quick_imports import quick_imports
 
 __all__: list[str] = []
 
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         count_reruns_here(config)
     if options.is_enabled(config) and not config.option.help:
-        from .session import register
+        with quick_imports():
+            from .session import register
 
         register(config)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import ConfigError
 from .plan import PlannedRun
+from .quick_imports import quick_imports
 from .records import CONDITIONS, RunKey
 from .runner import score_record
 from .store import RecordStore, write_atomically
@@ -46,7 +47,11 @@ def write_results(
     is no report.html, which is what takes time after a long session. `reasons`: why runs of this session have no
     record.
     """
-    from . import gates
+    with quick_imports():
+        import pandas as pd  # noqa: F401 - what everything below takes, and takes long
+
+        from . import aggregate, effects, gates, summary, timing  # noqa: F401
+        from .report import write_report  # noqa: F401
 
     found = runs_of_folder(session.store, session.context)
     plan: Counter[tuple[str, str, str | None, str | None, str]] = Counter(
