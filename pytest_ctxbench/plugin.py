@@ -39,4 +39,4 @@ def pytest_configure(config: pytest.Config) -> None:
         with quick_imports():
             from .session import register
 
-        register(config)
+            register(config)

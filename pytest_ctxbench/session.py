@@ -85,6 +85,7 @@ def register(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     config.stash[BENCH_SESSION] = session
     config.add_cleanup(session.at_end.close)
+    leave_at_once()
     config.pluginmanager.register(fixtures, "ctxbench-fixtures")
     config.pluginmanager.register(session, "ctxbench-session")
 
@@ -300,7 +301,6 @@ class BenchSession:
                 f"delete {self.budget.path} to begin at $0"
             )
         self._began = True
-        leave_at_once()
         self._show_progress(planned)
 
     def _show_progress(self, planned: Sequence[PlannedRun]) -> None:
@@ -514,7 +514,6 @@ class BenchSession:
 
     def flight(self, executor: Executor) -> Flight:
         """What executes this process's runs; what they import is there afterwards."""
-        leave_at_once()
         from .claims import Claims
         from .crew import SessionCrew
         from .flight import Flight
@@ -961,7 +960,8 @@ class BenchSession:
         if self.is_remote:
             self._leave_elsewhere()
             return
-        self.hosts.settle()
+        if "hosts" in vars(self):
+            self.hosts.settle()
         if self._lock is not None:
             self._lock.close()
         shutil.rmtree(self.folder, ignore_errors=True)
