@@ -25,8 +25,11 @@ __all__: list[str] = []
 
 @pytest.fixture(scope="session")
 def _ctx_session(pytestconfig: pytest.Config) -> BenchSession:
+    from .quick_imports import quick_imports
     from .session import BENCH_SESSION
 
+    with quick_imports():
+        from . import crew, results  # noqa: F401 - what the first item asks for
     return pytestconfig.stash[BENCH_SESSION]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from . import options
-from .quick_imports import quick_imports
 
 __all__: list[str] = []
 
@@ -36,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
         count_reruns_here(config)
     if options.is_enabled(config) and not config.option.help:
+        from .quick_imports import quick_imports
+
         with quick_imports():
             from .session import register
 

@@ -28,6 +28,7 @@ __all__ = [
     "Results",
     "RunState",
     "RunsOfFolder",
+    "import_ahead",
     "runs_of_folder",
     "runs_of_records",
     "score_records",
@@ -35,6 +36,15 @@ __all__ = [
     "write_results",
     "write_tables",
 ]
+
+
+def import_ahead() -> None:
+    """What results take: pandas above all, a quarter of a second."""
+    with quick_imports():
+        import pandas as pd  # noqa: F401
+
+        from . import adoption, aggregate, effects, gates, summary, timing  # noqa: F401
+        from .report import data, document  # noqa: F401
 
 
 def write_results(
@@ -47,11 +57,8 @@ def write_results(
     is no report.html, which is what takes time after a long session. `reasons`: why runs of this session have no
     record.
     """
-    with quick_imports():
-        import pandas as pd  # noqa: F401 - what everything below takes, and takes long
-
-        from . import aggregate, effects, gates, summary, timing  # noqa: F401
-        from .report import write_report  # noqa: F401
+    import_ahead()
+    from . import gates
 
     found = runs_of_folder(session.store, session.context)
     plan: Counter[tuple[str, str, str | None, str | None, str]] = Counter(

@@ -121,6 +121,8 @@ class BenchSession:
         self._lock: IO[str] | None = None
         self._local: LocalServices | None = None
         self._services: Services | None = None
+        self._is_distributed = False
+        self._importing: threading.Thread | None = None
         self._planned: list[PlannedRun] = []
         self._items: list[pytest.Item] = []
         self._item: pytest.Item | None = None  # the one at hand
@@ -651,6 +653,7 @@ class BenchSession:
         self._broken |= report.failed and not getattr(report, "ctxbench_wrong", False)
         rerun = str(report.outcome) == "rerun"  # an outcome that pytest's own types do not know
         if record is not None:
+            self._import_ahead_of_results()
             measured = json.loads(record)
             self._report_landed(measured)
             if not rerun:
@@ -667,6 +670,18 @@ class BenchSession:
                 self.hosts.to_all("hold", "queue", "", text)
         if report.skipped and isinstance(report.longrepr, tuple):
             self._reasons[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
+
+    def _import_ahead_of_results(self) -> None:
+        """While workers measure. Not beside runs of this process: imports would hold up what these are timed by."""
+        if self._importing is None and self._is_distributed:
+
+            def imports() -> None:
+                from .results import import_ahead
+
+                import_ahead()
+
+            self._importing = threading.Thread(target=imports, name="ctxbench-import", daemon=True)
+            self._importing.start()
 
     def _note_measured(self, record: dict[str, Any]) -> None:
         if (key := key_of(record)) is not None:
@@ -806,6 +821,7 @@ class BenchSession:
         return Rules() if planned is None else Rules(planned.exclusive, planned.lane, planned.model.provider)
 
     def _begin_distributed(self, collection: Sequence[str]) -> None:
+        self._is_distributed = True
         planned = [p for p in map(self._run_of, collection) if p is not None]
         self._begin(planned)
         try:
@@ -871,6 +887,8 @@ class BenchSession:
         if not self._began:
             return
         self._leave_an_empty_queue()
+        if self._importing is not None:
+            self._importing.join()
         if self._local is not None:
             if (restarts := self._local.restarts()) is not None:
                 self._lines.append(restarts)
