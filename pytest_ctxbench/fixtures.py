@@ -28,9 +28,11 @@ def _ctx_session(pytestconfig: pytest.Config) -> BenchSession:
     from .quick_imports import quick_imports
     from .session import BENCH_SESSION
 
+    session = pytestconfig.stash[BENCH_SESSION]
+    session.wait_for_turn()
     with quick_imports():
         from . import crew, results  # noqa: F401 - what the first item asks for
-    return pytestconfig.stash[BENCH_SESSION]
+    return session
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,7 @@ from .errors import ConfigError, CtxbenchError, HarnessError, VerifierError
 from .fingerprint import fingerprints
 from .holds import PREFLIGHT_DONE, SOURCES_RIGHT, Holds
 from .log_redaction import hide_in_logs
+from .machine_lock import holding_one_of
 from .options import Settings, resolve
 from .plan import Plan, PlannedRun, build_plan, sharded
 from .record_view import RunResult
@@ -126,6 +127,8 @@ class BenchSession:
         self._planned: list[PlannedRun] = []
         self._items: list[pytest.Item] = []
         self._item: pytest.Item | None = None  # the one at hand
+        self._is_setting_up = False
+        self._turn = contextlib.ExitStack()
         self._expected: set[int] = set()
         self._flight: Flight | None = None
         self._reasons: dict[str, str] = {}
@@ -521,8 +524,8 @@ class BenchSession:
         from .flight import Flight
         from .hosts import part_of_caps
 
-        first = None if self._item is None else self._item.stash.get(RUN, None)
-        executor.import_ahead(self._providers_ahead(), for_write=first is not None and first.exclusive is not None)
+        executor.import_ahead(self._providers_ahead())
+        self._turn.close()
         # Imports take longer than the servers, which start meanwhile.
         executor.services  # noqa: B018
         crew = SessionCrew(
@@ -610,9 +613,27 @@ class BenchSession:
 
     # -- reports
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Any:
         self._item = item
+        self._is_setting_up = True
+        try:
+            return (yield)
+        finally:
+            self._is_setting_up = False
+            self._turn.close()  # also when its run needs nothing
+
+    def wait_for_turn(self) -> None:
+        """The processes of a session take turns with what comes before their first run, as many at once as there are
+        cores: side by side, each would be ready as late as the last. There is one more turn for one that begins with a
+        writing run, since the writing runs of all processes follow each other."""
+        if not self._is_setting_up:
+            return
+        first = None if self._item is None else self._item.stash.get(RUN, None)
+        for_write = first is not None and first.exclusive is not None
+        turns = [*range(os.cpu_count() or 1), *(["write"] if for_write else [])]
+        locks = [self.folder / f"import-{turn}.lock" for turn in turns]
+        self._turn.enter_context(holding_one_of(locks, self._check, every_s=0.05))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:

@@ -25,6 +25,7 @@ from pytest_ctxbench.collector import rarer_collections
 from pytest_ctxbench.errors import HarnessError, LeftPending
 from pytest_ctxbench.flight import Attempt, Flight
 from pytest_ctxbench.loop_thread import LoopThread
+from pytest_ctxbench.machine_lock import holding_one_of
 from pytest_ctxbench.models import Model
 from pytest_ctxbench.plan import PlannedRun
 from pytest_ctxbench.pricing import Price, RateCard
@@ -391,3 +392,18 @@ def test_collector_and_finders_are_as_they_were_after_quick_imports(enabled: boo
         Finder.asked.clear()
         for one in (finder, added):
             sys.meta_path.remove(one)  # type: ignore[arg-type]
+
+
+def test_as_many_take_their_turn_as_there_are_locks(tmp_path: Path):
+    """Processes are told apart by their descriptors, so that two holders of one process count too."""
+    locks = [tmp_path / "one.lock", tmp_path / "two.lock"]
+
+    def give_up() -> None:
+        raise KeyboardInterrupt
+
+    with holding_one_of(locks, give_up), contextlib.ExitStack() as second:
+        second.enter_context(holding_one_of(locks, give_up))
+        with pytest.raises(KeyboardInterrupt), holding_one_of(locks, give_up):
+            raise AssertionError("a third was let in")
+        with holding_one_of(locks, second.close):  # waits until the second has ended
+            pass
