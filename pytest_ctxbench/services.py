@@ -15,6 +15,7 @@ from .config import Bench
 from .entries import DEFAULT_SET
 from .errors import ConfigError, HarnessError
 from .options import Settings
+from .quick_imports import quick_imports
 from .store import write_atomically
 
 if TYPE_CHECKING:
@@ -98,6 +99,12 @@ class LocalServices:
         and raises what went wrong. Harmless when it was done."""
         if self._starting:
             return
+        from concurrent.futures import ThreadPoolExecutor
+
+        with quick_imports():  # here, not by two threads at once
+            from .local import keeper, process  # noqa: F401
+            from .local.emulator import process as emulator_process  # noqa: F401
+
         keepers = {}
         if endpoint:
             keepers["endpoint"] = self._keeper("the embedded endpoint", "endpoint", self._endpoint, "`ctxbench serve`")
@@ -105,8 +112,6 @@ class LocalServices:
             see_why = "`python -m pytest_ctxbench.local.emulator`"
             keepers["emulator"] = self._keeper("the provider emulator", "emulator", self._emulator, see_why)
         self._keepers = list(keepers.values())
-        from concurrent.futures import ThreadPoolExecutor
-
         pool = ThreadPoolExecutor(2, thread_name_prefix="ctxbench-start")
         self._starting = {name: pool.submit(keeper.start) for name, keeper in keepers.items()}
         pool.shutdown(wait=False)
@@ -123,6 +128,7 @@ class LocalServices:
             urls: dict[str, str | None] = {name: future.result() for name, future in self._starting.items()}
         except BaseException:
             self.stop()
+            self._starting, self._stopping = {}, None  # the next call tries again
             raise
         write_atomically(self._file, json.dumps(urls).encode())
         self._urls = urls
