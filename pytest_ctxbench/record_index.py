@@ -96,11 +96,9 @@ class ScoringInputs:
 
     @classmethod
     def of(cls, context: RunContext) -> ScoringInputs:
-        """Of the context that was asked for last it is the same object, since its digest takes a while."""
-        if not _LAST or _LAST[0][0] is not context:
-            entries = {name: context.entries_of(name) for name in context.bench.conditions}
-            _LAST[:] = [(context, cls(context.goldens, context.rubric, entries))]
-        return _LAST[0][1]
+        return cls(
+            context.goldens, context.rubric, {name: context.entries_of(name) for name in context.bench.conditions}
+        )
 
     def digest(self) -> str:
         if not self._digest:
@@ -114,9 +112,6 @@ class ScoringInputs:
             _canonical(self.rubric), _canonical(self.entries),
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-_LAST: list[tuple[RunContext, ScoringInputs]] = []
 
 
 @lru_cache(maxsize=1)
