@@ -71,7 +71,7 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """All in seconds. `first_s` is from the start of the session to that of its first run."""
+    """All in seconds. `first_s` is from the start of the session to that of its first run, 0 where it is not known."""
 
     wall_s: float
     window_s: float
@@ -82,8 +82,10 @@ class Result:
     own_mib: float
 
     def __str__(self) -> str:
+        after_s = self.wall_s - self.first_s - self.window_s
+        edges = f"  before and after it {self.first_s:4.1f} + {after_s:4.1f}" if self.first_s else ""
         return (
-            f"wall {self.wall_s:6.1f}  window {self.window_s:6.1f}  CPU {self.own_cpu_s:6.1f} + servers "
+            f"wall {self.wall_s:6.1f}  window {self.window_s:6.1f}{edges}  CPU {self.own_cpu_s:6.1f} + servers "
             f"{self.servers_cpu_s:5.1f}  peak {self.own_mib:4.0f} MiB"
         )
 

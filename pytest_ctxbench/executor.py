@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,8 +21,9 @@ from .entries import DEFAULT_SET
 from .errors import EndpointError, HarnessError
 from .holds import PREFLIGHT_DONE, SOURCES_RIGHT
 from .loop_thread import LoopThread
-from .machine_lock import lock_path, try_lock
+from .machine_lock import holding_one_of, lock_path
 from .plan import PlannedRun
+from .quick_imports import quick_imports
 
 if TYPE_CHECKING:
     from .agent.dialects import HttpPool
@@ -50,7 +49,7 @@ class Queue:
 
 #: What the MCP client and the verifier's import at their first request otherwise.
 _CLIENTS = ("mcp.client.streamable_http", "httpx2", "httpcore2")
-#: Modules of ours that runs import. pytest rewrites a plugin's modules when they are imported first, and two threads
+#: Modules of ours that runs import. pytest rewrites a plugin's modules when it is asked for them first, and two threads
 #: that parse source at once break each other in CPython 3.11 ("AST constructor recursion depth mismatch"): so they are
 #: there before a run starts.
 _OF_EVERY_RUN = (
@@ -110,12 +109,9 @@ class Executor:
             self._http = HttpPool()
         return self._http
 
-    def import_ahead(self, providers: Iterable[str], *, for_write: bool) -> None:
-        """Import what runs need, before one is in flight. The processes of a session take turns, as many at once as
-        there are cores: side by side, each would be ready as late as the last. `for_write`: a writing run is the first;
-        there is one more turn for these, since the writing runs of all processes follow each other."""
-        turns = [*range(os.cpu_count() or 1), *(["write"] if for_write else [])]
-        with self._one_of([self._folder / f"import-{turn}.lock" for turn in turns]):
+    def import_ahead(self, providers: Iterable[str]) -> None:
+        """Import what runs need, before one is in flight."""
+        with quick_imports():
             for name in _OF_EVERY_RUN:
                 import_module(f"{__package__}.{name}")
             for name in _CLIENTS:
@@ -160,19 +156,8 @@ class Executor:
     @contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
         """Wait for `name` (see `queue_lock`) and hold it."""
-        with self._one_of([self.queue_lock(name)]):
+        with holding_one_of([self.queue_lock(name)], self._check):
             yield
-
-    @contextmanager
-    def _one_of(self, locks: Sequence[Path]) -> Iterator[None]:
-        """Wait for one of the locks and hold it."""
-        while (file := next((f for f in map(try_lock, locks) if f is not None), None)) is None:
-            self._check()
-            time.sleep(0.02)
-        try:
-            yield
-        finally:
-            os.close(file)
 
     def queue_lock(self, name: str) -> Path:
         """The file that whoever writes to the queue holds: of the session, or on a live service of this machine, since

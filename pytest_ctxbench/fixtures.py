@@ -25,9 +25,14 @@ __all__: list[str] = []
 
 @pytest.fixture(scope="session")
 def _ctx_session(pytestconfig: pytest.Config) -> BenchSession:
+    from .quick_imports import quick_imports
     from .session import BENCH_SESSION
 
-    return pytestconfig.stash[BENCH_SESSION]
+    session = pytestconfig.stash[BENCH_SESSION]
+    session.wait_for_turn()
+    with quick_imports():
+        from . import crew, results  # noqa: F401 - what the first item asks for
+    return session
 
 
 @pytest.fixture(scope="session")
@@ -41,10 +46,11 @@ def _ctx_executor(_ctx_session: BenchSession) -> Iterator[Executor]:
 @pytest.fixture(scope="session")
 def _ctx_flight(_ctx_session: BenchSession, _ctx_executor: Executor) -> Iterator[Flight]:
     """What executes the process's runs, those of later items too."""
-    from .flight import rarer_collections
+    from .collector import rarer_collections
 
     flight = _ctx_session.flight(_ctx_executor)
-    with rarer_collections() if _ctx_session.settings.concurrency > 1 else nullcontext():
+    many = _ctx_session.settings.concurrency > 1
+    with rarer_collections(_ctx_session.at_end.callback) if many else nullcontext():
         yield flight
         flight.stop()
 

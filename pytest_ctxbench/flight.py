@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -37,15 +36,12 @@ if TYPE_CHECKING:
     from .loop_thread import LoopThread
     from .mcp_session import McpSession
 
-__all__ = ["Attempt", "Crew", "Flight", "rarer_collections"]
+__all__ = ["Attempt", "Crew", "Flight"]
 
 T = TypeVar("T")
 
 #: Seconds between two tries for what another process holds.
 _RETRY_S = 0.02
-#: Of the collector of cycles. A run leaves some hundred objects in cycles, which count only for what is not freed
-#: otherwise: with a usual third threshold it would take over a thousand runs to the first full collection.
-_GC_THRESHOLDS = (5_000, 5, 2)
 _CURRENT: ContextVar[Attempt | None] = ContextVar("ctxbench_attempt", default=None)
 
 
@@ -90,27 +86,6 @@ class Attempt:
         for future in (self.queue, self.session, self.end):
             if not future.done():
                 future.set_exception(error)
-
-
-@contextmanager
-def rarer_collections() -> Iterator[None]:
-    """While many runs are in flight, what was there before them (items, plan, modules) is not looked through for
-    cycles again and again, and new objects more seldom: a tenth of a run's CPU. Afterwards all is as before."""
-    before = gc.get_threshold()
-    freezes = gc.get_freeze_count() == 0  # else it is somebody else's to thaw
-    if freezes:
-        gc.collect()
-        gc.freeze()
-        # Once more with nothing left to look at: a full collection waits until a quarter more objects have come than
-        # the last one found, and those that are frozen would count.
-        gc.collect()
-    gc.set_threshold(*_GC_THRESHOLDS)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        if freezes:
-            gc.unfreeze()
 
 
 class Flight:

@@ -1,4 +1,5 @@
-"""Locks between processes of one machine that share no folder: files in the system's folder for temporary files."""
+"""Locks between processes of one machine; those that share no folder have theirs in the system's folder for temporary
+files."""
 
 from __future__ import annotations
 
@@ -6,9 +7,12 @@ import fcntl
 import hashlib
 import os
 import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["lock_path", "try_lock"]
+__all__ = ["holding_one_of", "lock_path", "try_lock"]
 
 
 def lock_path(kind: str, *subject: str) -> Path:
@@ -38,3 +42,16 @@ def try_lock(path: Path) -> int | None:
             return None
         raise
     return file
+
+
+@contextmanager
+def holding_one_of(paths: Sequence[Path], check: Callable[[], None], *, every_s: float = 0.02) -> Iterator[None]:
+    """Wait for the lock of one of the files and hold it. `check` is called at each try and may raise to end the
+    wait."""
+    while (file := next((f for f in map(try_lock, paths) if f is not None), None)) is None:
+        check()
+        time.sleep(every_s)
+    try:
+        yield
+    finally:
+        os.close(file)

@@ -35,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
         count_reruns_here(config)
     if options.is_enabled(config) and not config.option.help:
-        from .session import register
+        from .quick_imports import quick_imports
 
-        register(config)
+        with quick_imports():
+            from .session import register
+
+            register(config)

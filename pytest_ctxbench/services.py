@@ -15,9 +15,13 @@ from .config import Bench
 from .entries import DEFAULT_SET
 from .errors import ConfigError, HarnessError
 from .options import Settings
+from .quick_imports import quick_imports
 from .store import write_atomically
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from threading import Thread
+
     from .local.child import Spawned
     from .local.keeper import Keeper, Server
     from .mcp_session import McpSettings
@@ -77,8 +81,8 @@ class Services:
 
 
 class LocalServices:
-    """Starts the embedded servers at their first use, keeps them running and stops them at the end. Owned by the main
-    process."""
+    """Starts the embedded servers when they are needed or will be soon, keeps them running and stops them at the end.
+    Owned by the main process."""
 
     def __init__(self, settings: Settings, secrets: LocalSecrets, folder: Path) -> None:
         self._settings = settings
@@ -86,30 +90,46 @@ class LocalServices:
         self._folder = folder
         self._file = folder / "services.json"
         self._keepers: list[Keeper] = []
+        self._starting: dict[str, Future[str]] = {}
+        self._stopping: Thread | None = None
         self._urls: dict[str, str | None] | None = None
 
-    def start(self, *, endpoint: bool, emulator: bool) -> dict[str, str | None]:
-        """The URLs of what was asked for, started side by side; they also go to a file that the workers wait for."""
-        if self._urls is not None:
-            return self._urls
+    def start_ahead(self, *, endpoint: bool, emulator: bool) -> None:
+        """Begin to start what is asked for, side by side, while the caller does something else; `start` waits for it
+        and raises what went wrong. Harmless when it was done."""
+        if self._starting:
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        with quick_imports():  # here, not by two threads at once
+            from .local import keeper, process  # noqa: F401
+            from .local.emulator import process as emulator_process  # noqa: F401
+
         keepers = {}
         if endpoint:
             keepers["endpoint"] = self._keeper("the embedded endpoint", "endpoint", self._endpoint, "`ctxbench serve`")
         if emulator:
             see_why = "`python -m pytest_ctxbench.local.emulator`"
             keepers["emulator"] = self._keeper("the provider emulator", "emulator", self._emulator, see_why)
-        from concurrent.futures import ThreadPoolExecutor, wait
+        self._keepers = list(keepers.values())
+        pool = ThreadPoolExecutor(2, thread_name_prefix="ctxbench-start")
+        self._starting = {name: pool.submit(keeper.start) for name, keeper in keepers.items()}
+        pool.shutdown(wait=False)
 
-        pool = ThreadPoolExecutor(2)
+    def start(self, *, endpoint: bool, emulator: bool) -> dict[str, str | None]:
+        """The URLs of what was asked for; they also go to a file that the workers wait for."""
+        if self._urls is not None:
+            return self._urls
+        from concurrent.futures import wait
+
+        self.start_ahead(endpoint=endpoint, emulator=emulator)
         try:
-            futures = {name: pool.submit(keeper.start) for name, keeper in keepers.items()}
-            wait(futures.values())
-            urls: dict[str, str | None] = {name: future.result() for name, future in futures.items()}
+            wait(self._starting.values())
+            urls: dict[str, str | None] = {name: future.result() for name, future in self._starting.items()}
         except BaseException:
             self.stop()
+            self._starting, self._stopping = {}, None  # the next call tries again
             raise
-        finally:
-            pool.shutdown()
         write_atomically(self._file, json.dumps(urls).encode())
         self._urls = urls
         return urls
@@ -117,9 +137,7 @@ class LocalServices:
     def _keeper(self, name: str, key: str, start: Callable[[int, Spawned], Server], see_why: str) -> Keeper:
         from .local.keeper import Keeper
 
-        keeper = Keeper(name, key, start, see_why=see_why, folder=self._folder)
-        self._keepers.append(keeper)
-        return keeper
+        return Keeper(name, key, start, see_why=see_why, folder=self._folder)
 
     def _endpoint(self, port: int, spawned: Spawned) -> Server:
         from .local.process import start_endpoint
@@ -150,9 +168,26 @@ class LocalServices:
         parts = [f"{k.name} {_times(k.restarts)}" for k in self._keepers if k.restarts]
         return f"ended in the middle of the session and started again: {', '.join(parts)}" if parts else None
 
+    def stop_ahead(self) -> None:
+        """No run needs them any more: end them while the caller does something else; `stop` waits for it."""
+        from threading import Thread
+
+        if self._stopping is None and self._keepers:
+            self._stopping = Thread(target=self._stop, name="ctxbench-stop")
+            self._stopping.start()
+
     def stop(self) -> None:
-        for keeper in self._keepers:
-            keeper.stop()
+        """End them, also while they start; harmless when they have ended already."""
+        self.stop_ahead()
+        if self._stopping is not None:
+            self._stopping.join()
+
+    def _stop(self) -> None:
+        from concurrent.futures import ThreadPoolExecutor, wait
+
+        with ThreadPoolExecutor(2) as pool:
+            wait([pool.submit(keeper.stop) for keeper in self._keepers])
+        wait(self._starting.values())  # it ends with the process that it started
 
 
 def _times(number: int) -> str:

@@ -7,6 +7,7 @@ machine has a private folder and servers of its own (`hosts`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import json
@@ -16,7 +17,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +26,14 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 
 from .budget import Budget
+from .collector import leave_at_once
 from .config import Bench, load_bench
 from .entries import load_set
 from .errors import ConfigError, CtxbenchError, HarnessError, VerifierError
 from .fingerprint import fingerprints
 from .holds import PREFLIGHT_DONE, SOURCES_RIGHT, Holds
 from .log_redaction import hide_in_logs
+from .machine_lock import holding_one_of
 from .options import Settings, resolve
 from .plan import Plan, PlannedRun, build_plan, sharded
 from .record_view import RunResult
@@ -82,6 +85,8 @@ def register(config: pytest.Config) -> None:
             controller.refuse(str(error))
         raise pytest.UsageError(str(error)) from None
     config.stash[BENCH_SESSION] = session
+    config.add_cleanup(session.at_end.close)
+    leave_at_once()
     config.pluginmanager.register(fixtures, "ctxbench-fixtures")
     config.pluginmanager.register(session, "ctxbench-session")
 
@@ -99,6 +104,8 @@ def controller_of(config: pytest.Config) -> ToController | None:
 class BenchSession:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
+        #: Left after everything of pytest's that was set up later: its last collection of cycles, for one.
+        self.at_end = contextlib.ExitStack()
         self.settings: Settings = resolve(config)
         self.bench: Bench = load_bench(self.settings.config, self.settings.layout)
         whole = build_plan(self.bench, self.settings.selection)
@@ -115,9 +122,13 @@ class BenchSession:
         self._lock: IO[str] | None = None
         self._local: LocalServices | None = None
         self._services: Services | None = None
+        self._is_distributed = False
+        self._importing: threading.Thread | None = None
         self._planned: list[PlannedRun] = []
         self._items: list[pytest.Item] = []
         self._item: pytest.Item | None = None  # the one at hand
+        self._is_setting_up = False
+        self._turn = contextlib.ExitStack()
         self._expected: set[int] = set()
         self._flight: Flight | None = None
         self._reasons: dict[str, str] = {}
@@ -259,6 +270,7 @@ class BenchSession:
             )
         if self.is_main and self._planned and not self.config.option.collectonly:
             self._begin(self._planned)
+            self._start_ahead(p for p in self._planned if p.key not in self._finished)
         if self._controller is not None:
             try:
                 self._controller.hello(self.fingerprints)
@@ -315,9 +327,7 @@ class BenchSession:
             {
                 p.model.id: p.model
                 for p in planned
-                if not p.model.reference
-                and p.key not in self._finished
-                and (p.model.key_env is None or self.settings.env.get(p.model.key_env))
+                if not p.model.reference and p.key not in self._finished and self._has_its_key(p)
             }.values()
         )
 
@@ -439,7 +449,7 @@ class BenchSession:
             if self.needs_processes:
                 if self.is_main or self.is_remote:
                     self._local = self._local or LocalServices(self.settings, self.secrets, self.folder)
-                    urls = self._local.start(endpoint=self.settings.endpoint == "local", emulator=self._needs_emulator)
+                    urls = self._local.start(**self._processes)
                 else:
                     urls = wait_for_services(self.folder)
             if self.settings.endpoint == "local":
@@ -455,7 +465,21 @@ class BenchSession:
     @property
     def needs_processes(self) -> bool:
         """Whether the embedded endpoint or the reference agents' provider must run for this session."""
-        return self.settings.endpoint == "local" or self._needs_emulator
+        return any(self._processes.values())
+
+    @property
+    def _processes(self) -> dict[str, bool]:
+        return {"endpoint": self.settings.endpoint == "local", "emulator": self._needs_emulator}
+
+    def _start_ahead(self, pending: Iterable[PlannedRun]) -> None:
+        """Have the servers start while this process does something else, when one of these runs will need them.
+        `services` says what goes wrong."""
+        if self._local is None and self.needs_processes and any(map(self._has_its_key, pending)):
+            self._local = LocalServices(self.settings, self.secrets, self.folder)
+            self._local.start_ahead(**self._processes)
+
+    def _has_its_key(self, planned: PlannedRun) -> bool:
+        return planned.model.key_env is None or bool(self.settings.env.get(planned.model.key_env))
 
     def executor(self) -> Executor:
         from .executor import Executor
@@ -500,8 +524,8 @@ class BenchSession:
         from .flight import Flight
         from .hosts import part_of_caps
 
-        first = None if self._item is None else self._item.stash.get(RUN, None)
-        executor.import_ahead(self._providers_ahead(), for_write=first is not None and first.exclusive is not None)
+        executor.import_ahead(self._providers_ahead())
+        self._turn.close()
         # Imports take longer than the servers, which start meanwhile.
         executor.services  # noqa: B018
         crew = SessionCrew(
@@ -589,9 +613,27 @@ class BenchSession:
 
     # -- reports
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Any:
         self._item = item
+        self._is_setting_up = True
+        try:
+            return (yield)
+        finally:
+            self._is_setting_up = False
+            self._turn.close()  # also when its run needs nothing
+
+    def wait_for_turn(self) -> None:
+        """The processes of a session take turns with what comes before their first run, as many at once as there are
+        cores: side by side, each would be ready as late as the last. There is one more turn for one that begins with a
+        writing run, since the writing runs of all processes follow each other."""
+        if not self._is_setting_up:
+            return
+        first = None if self._item is None else self._item.stash.get(RUN, None)
+        for_write = first is not None and first.exclusive is not None
+        turns = [*range(os.cpu_count() or 1), *(["write"] if for_write else [])]
+        locks = [self.folder / f"import-{turn}.lock" for turn in turns]
+        self._turn.enter_context(holding_one_of(locks, self._check, every_s=0.05))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
@@ -632,6 +674,7 @@ class BenchSession:
         self._broken |= report.failed and not getattr(report, "ctxbench_wrong", False)
         rerun = str(report.outcome) == "rerun"  # an outcome that pytest's own types do not know
         if record is not None:
+            self._import_ahead_of_results()
             measured = json.loads(record)
             self._report_landed(measured)
             if not rerun:
@@ -648,6 +691,18 @@ class BenchSession:
                 self.hosts.to_all("hold", "queue", "", text)
         if report.skipped and isinstance(report.longrepr, tuple):
             self._reasons[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
+
+    def _import_ahead_of_results(self) -> None:
+        """While workers measure. Not beside runs of this process: imports would hold up what these are timed by."""
+        if self._importing is None and self._is_distributed:
+
+            def imports() -> None:
+                from .results import import_ahead
+
+                import_ahead()
+
+            self._importing = threading.Thread(target=imports, name="ctxbench-import", daemon=True)
+            self._importing.start()
 
     def _note_measured(self, record: dict[str, Any]) -> None:
         if (key := key_of(record)) is not None:
@@ -704,6 +759,8 @@ class BenchSession:
         worker = self.hosts.add(node)
         given = None
         if not self.hosts.is_remote(worker):
+            # What workers need to begin with, they need soon.
+            self._start_ahead(p for p in self.plan.runs if not self.store.path(p.key).exists())
             secrets = [self.secrets.user, self.secrets.password, self.secrets.control]
             given = {"folder": str(self.folder), "secrets": secrets, "out": str(self.settings.out)}
         node.workerinput["ctxbench"] = json.dumps(given)
@@ -785,6 +842,7 @@ class BenchSession:
         return Rules() if planned is None else Rules(planned.exclusive, planned.lane, planned.model.provider)
 
     def _begin_distributed(self, collection: Sequence[str]) -> None:
+        self._is_distributed = True
         planned = [p for p in map(self._run_of, collection) if p is not None]
         self._begin(planned)
         try:
@@ -850,8 +908,13 @@ class BenchSession:
         if not self._began:
             return
         self._leave_an_empty_queue()
-        if self._local is not None and (restarts := self._local.restarts()) is not None:
-            self._lines.append(restarts)
+        if self._importing is not None:
+            self._importing.join()
+        if self._local is not None:
+            if (restarts := self._local.restarts()) is not None:
+                self._lines.append(restarts)
+            if exitstatus in (0, 1) and not session.shouldstop and not session.shouldfail:
+                self._local.stop_ahead()  # otherwise fixtures that may use them end later
         from .results import write_results
 
         try:
@@ -936,7 +999,8 @@ class BenchSession:
         if self.is_remote:
             self._leave_elsewhere()
             return
-        self.hosts.settle()
+        if "hosts" in vars(self):
+            self.hosts.settle()
         if self._lock is not None:
             self._lock.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -40,11 +40,40 @@ def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+#: A pytest plugin that says which settings files its process opened, and how often.
+COUNTS_SETTINGS = """
+import atexit, collections, json, os, sys
+
+opened = collections.Counter()
+folder = {folder!r}
+
+def hear(event, args):
+    if event == "open" and str(args[0]).endswith((".yaml", ".yml")):
+        opened[os.path.basename(str(args[0]))] += 1
+
+def say():
+    with open(os.path.join(folder, str(os.getpid()) + ".json"), "w") as file:
+        json.dump(opened, file)
+
+sys.addaudithook(hear)
+atexit.register(say)
+"""
+
+
 @pytest.mark.parametrize("more", [("--ctx-concurrency=8",), ("-n2", "--ctx-concurrency=5"), ("-n3",)])
 def test_the_results_are_those_of_one_run_after_the_other(tmp_path: Path, one_by_one: Path, more: tuple[str, ...]):
-    done = bench(*LOCAL, "--ctx-runs=1", *more, "--ctx-out", tmp_path / "out", "--junitxml", tmp_path / "j.xml")
+    (tmp_path / "opened").mkdir()
+    (tmp_path / "counts_settings.py").write_text(COUNTS_SETTINGS.format(folder=str(tmp_path / "opened")))
+    done = bench(
+        *LOCAL, "--ctx-runs=1", *more, "--ctx-out", tmp_path / "out", "--junitxml", tmp_path / "j.xml",
+        "-p", "counts_settings", PYTHONPATH=str(tmp_path),
+    )  # fmt: skip
     assert done.status == 1, done.out
     assert scores(tmp_path / "out") == scores(one_by_one)
+    # No process reads and parses one of its settings files a second time.
+    processes = [json.loads(file.read_text()) for file in (tmp_path / "opened").iterdir()]
+    assert len(processes) == {"-n2": 3, "-n3": 4}.get(more[0], 1)
+    assert all(one["models.yaml"] == 1 and max(one.values()) == 1 for one in processes), processes
     # Each item has the time of its run, not that of the wait for it.
     cases = list(ElementTree.parse(tmp_path / "j.xml").iter("testcase"))
     assert len(cases) == 30

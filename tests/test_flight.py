@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import importlib
 import logging
 import random
+import sys
 import threading
 import time
 import weakref
@@ -13,17 +16,20 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from pytest_ctxbench.claims import Claims
+from pytest_ctxbench.collector import rarer_collections
 from pytest_ctxbench.errors import HarnessError, LeftPending
-from pytest_ctxbench.flight import Attempt, Flight, rarer_collections
+from pytest_ctxbench.flight import Attempt, Flight
 from pytest_ctxbench.loop_thread import LoopThread
+from pytest_ctxbench.machine_lock import holding_one_of
 from pytest_ctxbench.models import Model
 from pytest_ctxbench.plan import PlannedRun
 from pytest_ctxbench.pricing import Price, RateCard
+from pytest_ctxbench.quick_imports import quick_imports
 from pytest_ctxbench.records import RunKey
 
 MODEL = Model(
@@ -343,3 +349,61 @@ def test_cycles_are_collected_in_the_end_and_the_collector_is_left_as_it_was():
         kept = [[number] for number in range(20_000)]  # noqa: F841 - new objects are what makes it run
         assert gone() is None
     assert (gc.get_threshold(), gc.get_freeze_count()) == (thresholds, frozen)
+
+
+def test_what_was_there_before_stays_apart_until_the_end_when_asked_to():
+    frozen, later = gc.get_freeze_count(), []
+    with rarer_collections(later.append):
+        pass
+    try:
+        assert gc.get_freeze_count() > 1_000 + frozen
+        assert gc.get_threshold() != (5_000, 5, 2)
+    finally:
+        later.pop()()
+    assert gc.get_freeze_count() == frozen
+
+
+class Finder:
+    """As pytest's own: it is asked first, and belongs to pytest by its module."""
+
+    __module__ = "_pytest.somewhere"
+    asked: ClassVar[list[str]] = []
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        self.asked.append(name)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_collector_and_finders_are_as_they_were_after_quick_imports(enabled: bool):
+    finder, added = Finder(), Finder()
+    (gc.enable if enabled else gc.disable)()
+    before = [finder, *sys.meta_path]
+    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    try:
+        with contextlib.suppress(ImportError), quick_imports():
+            assert not gc.isenabled()
+            sys.meta_path.append(added)  # type: ignore[arg-type]  # as a package may do that is imported
+            importlib.import_module("no_such_module_at_all")
+        assert Finder.asked == ["no_such_module_at_all"]  # by the one that was added
+        assert sys.meta_path == [*before, added]
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+        Finder.asked.clear()
+        for one in (finder, added):
+            sys.meta_path.remove(one)  # type: ignore[arg-type]
+
+
+def test_as_many_take_their_turn_as_there_are_locks(tmp_path: Path):
+    """Processes are told apart by their descriptors, so that two holders of one process count too."""
+    locks = [tmp_path / "one.lock", tmp_path / "two.lock"]
+
+    def give_up() -> None:
+        raise KeyboardInterrupt
+
+    with holding_one_of(locks, give_up), contextlib.ExitStack() as second:
+        second.enter_context(holding_one_of(locks, give_up))
+        with pytest.raises(KeyboardInterrupt), holding_one_of(locks, give_up):
+            raise AssertionError("a third was let in")
+        with holding_one_of(locks, second.close):  # waits until the second has ended
+            pass

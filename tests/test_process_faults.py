@@ -15,19 +15,22 @@ import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from bench import ROOT, bench, command, environment, interruptible, rows, without_times
 from processes import marked, of_kind, until
 
 from pytest_ctxbench.connect_ai import RestClient
-from pytest_ctxbench.errors import VerifierError
+from pytest_ctxbench.errors import ConfigError, VerifierError
 from pytest_ctxbench.holds import Holds
 from pytest_ctxbench.local import keeper as keeping
 from pytest_ctxbench.local.child import ChildProcess, DidNotStart, start_child
 from pytest_ctxbench.local.keeper import HOLD, Keeper, wait_while_down
 from pytest_ctxbench.local.process import start_endpoint
+from pytest_ctxbench.services import LocalSecrets, LocalServices
 from pytest_ctxbench.verifier import LocalVerifier
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
@@ -400,6 +403,35 @@ def test_stopping_the_keeper_ends_a_server_that_still_starts(tmp_path: Path, mon
     assert not thread.is_alive()
     assert len(outcome) == 1
     assert begun[0].wait() == -signal.SIGTERM
+
+
+def test_servers_that_start_ahead_say_what_is_wrong_when_they_are_asked_for(tmp_path: Path):
+    layout = SimpleNamespace(data=tmp_path / "none", context=ROOT / "setup" / "context")
+    settings: Any = SimpleNamespace(layout=layout)
+    what = {"endpoint": True, "emulator": True}
+    local = LocalServices(settings, LocalSecrets.new(), tmp_path)
+    local.start_ahead(**what)
+    with pytest.raises(ConfigError, match="none"):
+        local.start(**what)
+    assert not any(of_kind(os.getpid(), kind) for kind in ("server", "emulator"))
+
+    layout.data = ROOT / "data"
+    local.start_ahead(**what)
+    urls = local.start(**what)
+    assert urls == json.loads((tmp_path / "services.json").read_bytes()) == local.start(**what)
+    ports = [urlsplit(str(urls[name])).port for name in what]
+    for port in ports:
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
+    local.stop_ahead()
+    local.stop()
+    for port in ports:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=60)
+
+    in_vain = LocalServices(settings, LocalSecrets.new(), tmp_path)
+    in_vain.start_ahead(**what)
+    in_vain.stop()  # nobody has asked for them
+    assert not any(of_kind(os.getpid(), kind) for kind in ("server", "emulator"))
 
 
 def test_a_wait_for_a_server_can_be_ended(tmp_path: Path):

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pytest_ctxbench.collector import leave_at_once
 from pytest_ctxbench.errors import ConfigError
 
 __all__ = ["add_arguments", "run"]
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises `ConfigError`."""
     _check(args)
+    leave_at_once()
     data, context = args.data, args.context
     if (data is None and not args.empty) or context is None:
         from pytest_ctxbench.layout import find_layout

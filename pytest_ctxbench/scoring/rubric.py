@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from pytest_ctxbench.errors import ConfigError
 from pytest_ctxbench.records import FAILURES
@@ -148,7 +148,11 @@ def _parse(path: Path, text: str) -> Rubric:
     import yaml
 
     try:
-        data = yaml.load(text, Loader=_unique_key_loader())  # noqa: S506 - a SafeLoader
+        try:
+            # libyaml is several times as fast; what it refuses is read again for the messages of the other.
+            data = yaml.load(text, Loader=_unique_keys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)))  # noqa: S506
+        except yaml.YAMLError:
+            data = yaml.load(text, Loader=_unique_keys(yaml.SafeLoader))  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}:" if mark else ""
@@ -239,10 +243,10 @@ def _labels(section: _Reader, names: Sequence[str]) -> Mapping[str, Keywords]:
     return MappingProxyType(found)
 
 
-def _unique_key_loader() -> Any:
+def _unique_keys(base: Any) -> Any:
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class Loader(base):  # type: ignore[misc]
         """YAML lets the last of two equal keys win; here that would change scores without a word."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -252,6 +256,6 @@ def _unique_key_loader() -> Any:
                     if key.value in seen:
                         raise yaml.constructor.ConstructorError(None, None, f"key {key.value} twice", key.start_mark)
                     seen.add(key.value)
-            return super().construct_mapping(node, deep)
+            return cast("dict[Any, Any]", super().construct_mapping(node, deep))
 
     return Loader
