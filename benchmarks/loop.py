@@ -101,6 +101,7 @@ class Ours:
                 price_verified=None,
             )
         assert record["error"] is None, record["error"]
+        assert not any(call["is_error"] for call in record["trace"]), record["trace"]
         assert (record["turns"], record["tool_calls"]) == (turns, turns - 1), (record["turns"], record["failure"])
         self.store.save(key, record, transcript)
 

@@ -143,7 +143,7 @@ def ours(shape: Shape, provider_url: str, more: Sequence[str] = ()) -> Result:
         for path in (out / "runs").glob("*.json"):
             record = json.loads(path.read_bytes())
             good = record["error"] is None and (record["turns"], record["tool_calls"]) == (shape.turns, shape.turns - 1)
-            if not good:
+            if not good or any(call["is_error"] for call in record["trace"]):
                 raise SystemExit(f"{path.name}: {record['error'] or record['failure']}, {record['turns']} turns")
             starts.append(datetime.fromisoformat(record["started_at"]).timestamp())
             ends.append(starts[-1] + record["wall_s"])

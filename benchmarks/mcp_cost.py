@@ -92,7 +92,7 @@ async def main() -> int:
                     await session.initialize()
                     await session.list_tools()
                     for _ in range(calls):
-                        assert (await session.call_tool(TOOL, ARGUMENTS)).content
+                        assert not (await session.call_tool(TOOL, ARGUMENTS)).is_error
 
             return arm
 
@@ -100,7 +100,7 @@ async def main() -> int:
             async def arm() -> None:
                 async with open_session(dataclasses.replace(settings, stateless=stateless)) as session:
                     for _ in range(calls):
-                        assert (await session.call(TOOL, ARGUMENTS, repeatable=True)).text
+                        assert not (await session.call(TOOL, ARGUMENTS, repeatable=True)).is_error
 
             return arm
 

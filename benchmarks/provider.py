@@ -15,7 +15,11 @@ from collections import Counter
 from typing import ClassVar
 
 TOOL = "queryData"
-ARGUMENTS = {"query": "SELECT TOP 20 * FROM [CRM_System].[CRM].[ACCOUNTS] ORDER BY [ID]"}
+#: 60 rows, about 2 KB.
+ARGUMENTS = {
+    "query": "SELECT [Industry], [Region__c], COUNT(*) AS [Accounts] FROM [CRM_System].[Salesforce].[Account] "
+    "GROUP BY [Industry], [Region__c] ORDER BY [Industry], [Region__c]"
+}
 _THOUGHT = "The accounts come first, then their incidents. " * 8
 _SIGNATURE = "c2lnbmF0dXJl" * 40
 _TEXT = "A-1001, A-1002, A-1003"
