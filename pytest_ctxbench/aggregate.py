@@ -29,6 +29,8 @@ from .scoring.numbers import round_half_up
 from .store import write_atomically
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pandas as pd
 
     from .adoption import EntryText
@@ -241,6 +243,18 @@ def _row_order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
+def _order(keys: Sequence[tuple[Any, ...]]) -> npt.NDArray[np.intp]:
+    """The places of rows in the order of `_row_order`, given the values of `_RUN_KEY` of each."""
+    import numpy as np
+
+    cells = {key: _row_order(dict(zip(_RUN_KEY, key, strict=False))) for key in {key[:-1] for key in keys}}
+    ranks = {place: rank for rank, place in enumerate(sorted(set(cells.values())))}
+    rank_of = {key: ranks[place] for key, place in cells.items()}
+    of_rows = np.fromiter((rank_of[key[:-1]] for key in keys), dtype=np.int64, count=len(keys))
+    runs = np.fromiter((key[-1] or 0 for key in keys), dtype=np.int64, count=len(keys))
+    return np.lexsort((runs, of_rows))
+
+
 def runs_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """The runs table: columns `columns.RUNS_RAW` (then any others, as text), typed, in the order of `_row_order`.
 
@@ -253,37 +267,56 @@ def runs_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 class RunsColumns:
-    """A runs table that grows row by row, without a dict for each row: `add` rows of `columns.RUNS_RAW`."""
+    """A runs table that grows row by row, kept as typed columns: `add` rows of `columns.RUNS_RAW`."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, list[Any]] = {name: [] for name in RUNS_RAW}
+        self._rows: list[Sequence[Any]] = []
+        self._parts: dict[str, list[Any]] = {name: [] for name in RUNS_RAW}
+        self._keys: list[tuple[Any, ...]] = []
         self._texts: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return len(self._columns["task"])
+        return len(self._keys) + len(self._rows)
 
     def add(self, row: Sequence[Any]) -> None:
         """The values of `RUNS_RAW` as `flatten` made them."""
-        texts = self._texts
-        for column, value in zip(self._columns.values(), row, strict=True):
-            column.append(texts.setdefault(value, value) if type(value) is str and len(value) < 100 else value)
+        self._rows.append(row)
+        if len(self._rows) == _ROWS_AT_ONCE:
+            self._pack()
+
+    def _pack(self) -> None:
+        import pandas as pd
+
+        known = self._texts
+        held: dict[str, Sequence[Any]] = {}
+        for name, values in zip(RUNS_RAW, zip(*self._rows, strict=True), strict=True):
+            held[name] = values
+            if COLUMN_KINDS[name] == "text":
+                held[name] = [v if v is None or len(v) >= 100 else known.setdefault(v, v) for v in values]
+            self._parts[name].append(pd.array(held[name], dtype=_DTYPES[COLUMN_KINDS[name]]))
+        self._keys += zip(*(held[name] for name in _RUN_KEY), strict=True)
+        self._rows = []
 
     def set(self, name: str, values: Sequence[float | None]) -> None:
-        """A column that needs all rows, in the order in which they were added."""
-        self._columns[name] = list(values)
+        """A column that needs all rows, in the order in which they were added; once they all were."""
+        import pandas as pd
+
+        if self._rows:
+            self._pack()
+        self._parts[name] = [pd.array(values, dtype=_DTYPES[COLUMN_KINDS[name]])]
 
     def table(self) -> pd.DataFrame:
         """As `runs_table` makes it. Empties this."""
         import pandas as pd
 
-        keys = ("task", "model", "effort", "provider", "condition", "run")
-        sorting = [dict(zip(keys, row, strict=True)) for row in zip(*(self._columns[k] for k in keys), strict=True)]
-        places = [_row_order(row) for row in sorting]
-        order = sorted(range(len(places)), key=places.__getitem__)
+        if self._rows:
+            self._pack()
+        order = _order(self._keys)
         arrays = {}
         for name in RUNS_RAW:
-            column = self._columns.pop(name)
-            arrays[name] = pd.array([column[i] for i in order], dtype=_DTYPES[COLUMN_KINDS[name]])
+            parts = self._parts.pop(name)
+            whole = pd.concat([pd.Series(part) for part in parts]).array if parts else None
+            arrays[name] = pd.array([], dtype=_DTYPES[COLUMN_KINDS[name]]) if whole is None else whole.take(order)
         return pd.DataFrame(arrays)
 
 
