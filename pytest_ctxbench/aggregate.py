@@ -349,35 +349,68 @@ def table_bytes(table: pd.DataFrame, columns: Sequence[str]) -> bytes:
 
     Text that a spreadsheet would run as a formula gets an apostrophe in front, which `read_runs_raw` takes off again.
     """
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    known = dict.fromkeys(columns)
-    texts: dict[str, dict[str, str]] = {name: {} for name in known}
+    known: dict[str, dict[Any, str]] = {name: {} for name in columns}
+    held = [name for name in known if name in table.columns]
+    parts = [_csv_line(columns)]
     for start in range(0, len(table), _ROWS_AT_ONCE):
         part = table.iloc[start : start + _ROWS_AT_ONCE]
-        cells = {name: _texts(part[name], texts[name]) for name in known if name in table.columns}
-        blank = [""] * len(part)
-        writer.writerows(zip(*(cells.get(name, blank) for name in columns), strict=True))
-    return buffer.getvalue().encode("utf-8", "replace")
+        cells = {name: _texts(part[name], known[name]) for name in held}
+        blank = [""] * len(part) if len(columns) > 1 else ['""'] * len(part)
+        lines = zip(*(cells.get(name, blank) for name in columns), strict=True)
+        parts.append("\n".join(map(",".join, lines)) + "\n")
+    return "".join(parts).encode("utf-8", "replace")
 
 
-def _texts(column: pd.Series, known: dict[str, str]) -> list[str]:
-    """A column's cells as they are written. Texts repeat: `known` keeps what short ones come to."""
-    found = []
-    for value in _builtin_values(column):
-        if value is None:
-            found.append("")
-        elif isinstance(value, str):
-            text = known.get(value)
-            if text is None:
-                text = _defused(value)
-                if len(value) < 100 and len(known) < _ROWS_AT_ONCE:
-                    known[value] = text
-            found.append(text)
-        else:
-            found.append(_number_text(value) if isinstance(value, float) else str(value))
-    return found
+def _csv_line(cells: Sequence[str]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    return buffer.getvalue()
+
+
+_QUOTED = re.compile('[",\r\n]')
+
+
+def _quoted(text: str) -> str:
+    """A cell as the csv module writes it among others."""
+    return _csv_line([text, "x"])[:-3] if _QUOTED.search(text) else text
+
+
+_TRUTH_TEXTS = {None: "", True: "True", False: "False"}
+
+
+def _texts(column: pd.Series, known: dict[Any, str]) -> list[str]:
+    """A column's cells as they are written. Values repeat: `known` keeps what some of them come to."""
+    kind = str(column.dtype)
+    if kind in _DTYPES.values() and bool(column.isna().all()):
+        return [""] * len(column)
+    values = _builtin_values(column)
+    if kind == "Int64":
+        return ["" if value is None else str(value) for value in values]
+    if kind == "boolean":
+        return [_TRUTH_TEXTS[value] for value in values]
+    known[None] = ""
+    if kind == "string":
+        return [text if (text := known.get(value)) is not None else _text(value, known) for value in values]
+    if kind == "Float64":
+        return [text if (text := known.get(value)) is not None else _number(value, known) for value in values]
+    return [
+        "" if v is None else _number_text(v) if isinstance(v, float) else _text(v, {}) if isinstance(v, str) else str(v)
+        for v in values
+    ]
+
+
+def _text(value: str, known: dict[Any, str]) -> str:
+    text = _quoted(_defused(value))
+    if len(value) < 100 and len(known) < _ROWS_AT_ONCE:
+        known[value] = text
+    return text
+
+
+def _number(value: float, known: dict[Any, str]) -> str:
+    text = _number_text(value)
+    if len(known) < _ROWS_AT_ONCE:
+        known[value] = text
+    return text
 
 
 #: What makes a spreadsheet take text for a formula (OWASP, CSV injection), behind apostrophes of ours or its own.
@@ -700,24 +733,41 @@ def _cells(runs: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], list[dict[str,
     """(values of `MATRIX_KEY`, the cell's rows) in the order of the runs table; few rows at one time."""
     kinds, names = _kinds_and_names(runs)
     places: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
-    rows = _held(runs, _RUN_KEY)
-    for row in rows:
-        for name in ("task", "model", "condition"):
-            row[name] = str(row[name])
-    ordered = [_row_order(row) for row in rows]
-    for place in sorted(range(len(rows)), key=ordered.__getitem__):
-        places[tuple(rows[place][name] for name in MATRIX_KEY)].append(place)
-    del rows, ordered
+    held = [_builtin_values(runs[n]) if n in runs.columns else [None] * len(runs) for n in _RUN_KEY]
+    texts = {_RUN_KEY.index(name) for name in ("task", "model", "condition")}
+    held = [list(map(str, values)) if place in texts else values for place, values in enumerate(held)]
+    keys = list(zip(*held, strict=True))
+    of_key = [_RUN_KEY.index(name) for name in MATRIX_KEY]
+    cells: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for place in _order(keys).tolist():
+        key = keys[place][:-1]
+        cell = cells.get(key)
+        if cell is None:
+            cell = cells[key] = tuple(key[i] for i in of_key)
+        places[cell].append(place)
+    del held, keys
+    needed = runs[[name for name in dict.fromkeys((*_PLAIN, *_OF_CELL)) if name in runs.columns]]
     batch: dict[tuple[Any, ...], list[int]] = {}
     waiting = 0
     for number, (key, of_cell) in enumerate(places.items(), 1):
         batch[key] = of_cell
         waiting += len(of_cell)
         if waiting >= _ROWS_AT_ONCE or number == len(places):
-            plain = iter(_plain(runs.iloc[[place for some in batch.values() for place in some]], None, kinds, names))
+            part = needed.iloc[[place for some in batch.values() for place in some]]
+            plain = iter(_plain(part, _OF_CELL, kinds, names))
             for known, some in batch.items():
                 yield known, [next(plain) for _ in some]
             batch, waiting = {}, 0
+
+
+#: What `cell_aggregates` reads, beside what every plain row has.
+_OF_CELL = (
+    "cost_usd", "model_time_s", "reasoning_tokens", "wall_s", "norm_time_s", "tool_calls", "turns",
+    "search_context_calls", "search_context_s", "mcp_probe_ms", "model_retry_backoff_s", "overlap_at_50", "set_f1",
+    "status_accuracy", "rank_corr", "eligibility_accuracy", "trend_accuracy", "offtarget_rows_landed", "action_f1",
+    "action_precision", "action_recall", "reason_accuracy", "rows_written", "write_target_ok",
+    "offtarget_write_attempts",
+)  # fmt: skip
 
 
 def cell_aggregates(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

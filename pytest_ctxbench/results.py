@@ -76,7 +76,7 @@ def write_tables(
     report: bool = True,
 ) -> tuple[list[str], list[str]]:
     """Write what a folder's runs come to, as a session does: (lines for the terminal, names of the files)."""
-    from . import aggregate, effects, summary
+    from . import adoption, aggregate, effects, summary
 
     runs = found.runs
     lines: list[str] = []
@@ -84,14 +84,16 @@ def write_tables(
     if len(runs):
         aggregate.write_runs_raw(runs, out / "runs_raw.csv")
         aggregate.write_matrix(aggregate.matrix(runs), out / "matrix.csv")
-        digest = summary.summarise(runs)
+        rows = aggregate.plain_rows(runs, {**effects.METRICS, **dict.fromkeys((*summary.COLUMNS, *adoption.USE))})
+        digest = summary.summarise(runs, rows)
         write_atomically(out / "summary.md", summary.markdown(digest).encode("utf-8", "replace"))
         lines += summary.terminal_lines(digest)
         files += ["runs_raw.csv", "matrix.csv", "summary.md"]
         if set(CONDITIONS) <= set(runs["condition"].tolist()):
-            table = effects.effects(runs, planned=plan)
+            table = effects.effects(runs, planned=plan, rows=rows)
             lines += effects.headline(table)
-            files += [path.name for path in effects.write_tables(table, runs, out)]
+            files += [path.name for path in effects.write_tables(table, runs, out, rows, digest)]
+        del rows
         if not report:
             lines.append(f"interrupted, so without report.html; `ctxbench report --out {out}` writes it")
         else:
