@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .collector import paused
 from .errors import ConfigError
 from .plan import PlannedRun
 from .records import CONDITIONS, RunKey
@@ -173,25 +174,23 @@ def runs_of_folder(store: RecordStore, context: RunContext) -> RunsOfFolder:
     from .record_index import ScoringInputs, indexed
 
     times, columns = timing.NormTimes(), aggregate.RunsColumns()
-    stems: list[str] = []
     earlier: list[float | None] = []
     served: Counter[tuple[str, str]] = Counter()
     states: dict[RunKey, RunState] = {}
-    for one in indexed(store, ScoringInputs.of(context)):
-        facts, key = one.facts, one.key
-        states[key] = state_of(facts)
-        if one.problem is not None:
-            raise ConfigError(f"the record {key.stem}: {one.problem}")
-        if one.row is None:
-            continue
-        times.add(facts, facts["calls"])
-        columns.add(one.row)
-        stems.append(key.stem)
-        earlier.append(store.earlier_cost(facts))
-        if facts.get("resolved_model") not in (None, key.model):
-            served[key.model, facts["resolved_model"]] += 1
-    norm = times.by_stem()
-    columns.set("norm_time_s", [norm.get(stem) for stem in stems])
+    with paused():
+        for one in indexed(store, ScoringInputs.of(context)):
+            facts, key = one.facts, one.key
+            states[key] = state_of(facts)
+            if one.problem is not None:
+                raise ConfigError(f"the record {key.stem}: {one.problem}")
+            if one.row is None:
+                continue
+            times.add(facts, facts["calls"])
+            columns.add(one.row)
+            earlier.append(store.earlier_cost(facts))
+            if facts.get("resolved_model") not in (None, key.model):
+                served[key.model, facts["resolved_model"]] += 1
+    columns.set("norm_time_s", times.seconds())
     columns.set("earlier_attempts_cost_usd", earlier)
     return RunsOfFolder(columns.table(), served, states)
 

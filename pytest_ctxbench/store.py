@@ -213,8 +213,10 @@ class RecordStore:
 
     def earlier_cost(self, record: dict[str, Any]) -> float | None:
         """USD of the run's earlier attempts, which ended in errors; None without one, or when a cost is unknown."""
+        if (record.get("attempt") or 1) == 1:
+            return None
         key = key_of(record)
-        if key is None or (record.get("attempt") or 1) == 1:
+        if key is None:
             return None
         costs: list[float] = []
         for path in (self.out / "attempts").glob(f"{glob.escape(key.stem)}.attempt*.json"):
