@@ -41,6 +41,7 @@ __all__ = [
     "MATRIX_DECIMALS",
     "MATRIX_KINDS",
     "RunsColumns",
+    "agrees",
     "builtin_rows",
     "cell_aggregates",
     "condition_order",
@@ -164,6 +165,15 @@ def flatten(
     flags = list(score.reader.get("flags") or ()) if score is not None else []
     row["answer_flags"] = [*flags, *(f for f in record.get("flags") or () if f not in flags)]
     return {name: _cell(value, COLUMN_KINDS[name]) for name, value in row.items()}
+
+
+def agrees(score: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Whether a saved score (`Score.to_json`) is the one that `flatten` made a row of."""
+    found = {
+        **(score.get("components") or {}),
+        **{name: score.get(name) for name in ("correctness", "outcome", "success")},
+    }
+    return all(_cell(value, COLUMN_KINDS[name]) == row[name] for name, value in found.items() if name in COLUMN_KINDS)
 
 
 def _sum_known(*parts: int | None) -> int | None:

@@ -47,12 +47,12 @@ from .records import RunKey
 from .runner import score_record
 from .scoring.keywords import Keywords
 from .scoring.rubric import Rubric
-from .store import RecordStore, open_regular, read_record
+from .store import RecordStore, key_of, open_regular, read_record
 
 if TYPE_CHECKING:
     from .runner import RunContext
 
-__all__ = ["FACTS", "INDEX_NAME", "Indexed", "ScoringInputs", "indexed", "seal"]
+__all__ = ["FACTS", "INDEX_NAME", "Indexed", "ScoringInputs", "indexed", "kept_row", "keys", "seal"]
 
 INDEX_NAME = ".index.jsonl"
 
@@ -177,6 +177,22 @@ def indexed(store: RecordStore, inputs: ScoringInputs, *, keep: bool = True) -> 
         new.finish()
 
 
+def keys(store: RecordStore, inputs: ScoringInputs | None) -> Iterator[RunKey]:
+    """The keys of every readable record of the folder, without scoring any. What the index knows is not read; without
+    `inputs` there is no index to use."""
+    waiting = _files(store.runs)
+    if inputs is not None:
+        with contextlib.suppress(OSError), open_regular(store.out / INDEX_NAME) as present:
+            for _, entry in _lines(present, _line([1, inputs.digest()])):
+                if entry is not None and waiting.get(entry[0]) == tuple(entry[1]):
+                    del waiting[entry[0]]
+                    yield Indexed(entry[2], None).key
+    for name in sorted(waiting):
+        record = store.read(store.runs / name)
+        if record is not None and (key := key_of(record)) is not None:
+            yield key
+
+
 def _files(runs: Path) -> dict[str, tuple[int, ...]]:
     """File name -> identity of every record's file."""
     found: dict[str, tuple[int, ...]] = {}
@@ -254,7 +270,7 @@ class _Rewritten:
         if self._file is not None or not self._wanted:
             return
         try:
-            self._file = open(self._temporary, "xb")
+            self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by `finish` or `_drop`
             self._file.write(self._header)
             if self._same and self._present is not None:
                 at, end = len(self._header), len(self._header) + self._same
@@ -344,6 +360,14 @@ def seal(record: bytes, path: Path, inputs: ScoringInputs) -> bytes:
     if found is None or found.problem is not None:
         return record
     return record_seal.sealed(record, path.name, inputs.digest(), _text([found.facts, found.row]))
+
+
+def kept_row(raw: bytes, name: str, inputs: ScoringInputs) -> dict[str, Any] | None:
+    """The row of runs_raw that a session kept in a record's file (its bytes and name), as far as it knew it, by column;
+    None without one that holds."""
+    text = record_seal.kept(raw, name, inputs.digest())
+    row = None if text is None else fast_json.loads(text)[1]
+    return None if row is None else dict(zip(RUNS_RAW, row, strict=True))
 
 
 def of_record(record: Mapping[str, Any], inputs: ScoringInputs) -> Indexed:
