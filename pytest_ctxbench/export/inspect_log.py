@@ -55,6 +55,10 @@ def task_id(cell: Cell) -> str:
     return identifier(*cell)[:22]
 
 
+#: Bytes of samples that are held as they are until the log is written.
+_HELD = 16 * 1024 * 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Log:
     """The `.eval` file of one cell. `bare` is how many of its runs have no transcript."""
@@ -87,15 +91,18 @@ def eval_log(cell: Cell, loaded: Iterable[Run]) -> Log | None:
     The runs are taken one at a time: of each only what the log's heads need stays, and its sample as it is packed.
     """
     runs: list[Run] = []
-    packed: list[tuple[str, bytes]] = []
+    packed: list[tuple[str, bytes, bool]] = []
     summaries: list[dict[str, Any]] = []
     usages: list[dict[str, Any] | None] = []
-    bare = 0
+    bare = held = 0
     for run in loaded:
         sample = _Sample(run, _model(run))
+        whole = as_json(sample.whole())
+        held += len(whole)
         summaries.append(sample.summary())
         usages.append(sample.usage)
-        packed.append((f"samples/{sample.id}_epoch_{run.key.run}.json", zlib.compress(as_json(sample.whole()), 1)))
+        name = f"samples/{sample.id}_epoch_{run.key.run}.json"
+        packed.append((name, zlib.compress(whole, 1) if held > _HELD else whole, held > _HELD))
         bare += run.steps is None
         runs.append(_without_conversation(run, whole=not runs))
     if not runs:
@@ -126,8 +133,8 @@ def eval_log(cell: Cell, loaded: Iterable[Run]) -> Log | None:
             archive.writestr(_entry(name), as_json(value))
 
         add("_journal/start.json", {"version": LOG_VERSION, "eval": spec, "plan": plan})
-        for name, sample_json in packed:
-            archive.writestr(_entry(name), zlib.decompress(sample_json))
+        for name, content, is_packed in packed:
+            archive.writestr(_entry(name), zlib.decompress(content) if is_packed else content)
         add("_journal/summaries/1.json", summaries)
         add("summaries.json", summaries)
         add("header.json", header)
