@@ -520,9 +520,16 @@ def _read_column(path: Path, name: str, texts: list[tuple[int, str]]) -> tuple[s
         return kind, _read_texts(texts)
     parse = {"boolean": _parse_boolean, "integer": _parse_integer, "number": _parse_number}[kind]
     values = []
+    known: dict[str, Any] = {"": None}  # values repeat
     for line, text in texts:
+        if text in known:
+            values.append(known[text])
+            continue
         try:
-            values.append(parse(text.strip()) if text.strip() else None)
+            value = parse(text.strip()) if text.strip() else None
+            values.append(value)
+            if len(known) < _ROWS_AT_ONCE:
+                known[text] = value
         except ValueError as error:
             if name in _SPELLED_FREELY:
                 return "text", _read_texts(texts)

@@ -84,8 +84,8 @@ _WORTH_A_PROCESS = 1_000
 
 def _written(write: _Write, source: Path, target: Path, jobs: list[_Job]) -> Iterator[tuple[_Counts, list[str]]]:
     """What each job counted and warned of; in as many processes as there are cores when that is worth it."""
-    cores = os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0))
-    processes = min(cores or 1, len(jobs), sum(len(keys) for _, keys in jobs) // _WORTH_A_PROCESS)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = min(cores, len(jobs), sum(len(keys) for _, keys in jobs) // _WORTH_A_PROCESS)
     if processes < 2:
         _begin(source)
         yield from (_one(write, target, job) for job in jobs)
