@@ -55,7 +55,7 @@ def _step(name: str, out: Path, config: Path) -> None:
         with ProcessPoolExecutor(cores) as pool:
             list(pool.map(_bytes_of if name == "read" else _parsed, [paths[i::cores] for i in range(cores)]))
         return
-    from pytest_ctxbench import aggregate, effects, summary
+    from pytest_ctxbench import adoption, aggregate, effects, summary
     from pytest_ctxbench.config import load_bench
     from pytest_ctxbench.layout import find_layout
     from pytest_ctxbench.record_index import INDEX_NAME, ScoringInputs
@@ -80,8 +80,10 @@ def _step(name: str, out: Path, config: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             aggregate.write_runs_raw(runs, Path(folder) / "runs_raw.csv")
             aggregate.write_matrix(aggregate.matrix(runs), Path(folder) / "matrix.csv")
-            summary.markdown(summary.summarise(runs))
-            effects.write_tables(effects.effects(runs), runs, Path(folder))
+            rows = aggregate.plain_rows(runs, {*effects.METRICS, *summary.COLUMNS, *adoption.USE})
+            digest = summary.summarise(runs, rows)
+            summary.markdown(digest)
+            effects.write_tables(effects.effects(runs, rows=rows), runs, Path(folder), rows, digest)
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "ALL_TASKS",
     "COLUMNS",
     "NOTE",
+    "USE",
     "Adoption",
     "EntryText",
     "entries_in",
@@ -394,14 +395,15 @@ NOTE = (
 
 _BASELINE = "baseline"
 #: What the table is made from, beside what every plain row has.
-_USE = ("search_context_calls", "search_context_before_query", "entries_returned", "entries_used")
+USE = ("search_context_calls", "search_context_before_query", "entries_returned", "entries_used")
 
 
-def table(runs: pd.DataFrame) -> pd.DataFrame:
+def table(runs: pd.DataFrame, rows: Sequence[dict[str, Any]] | None = None) -> pd.DataFrame:
     """Adoption and success, one row per task x model x effort x provider x condition in which the search was offered,
     then pooled over runs: per model over its tasks, and per task over all models (reference agents apart).
 
-    `runs` is a runs table (`aggregate.runs_table`), which may lack columns. Runs that ended in an error, or whose
+    `runs` is a runs table (`aggregate.runs_table`), which may lack columns; `rows` are its `aggregate.plain_rows` with
+    `USE`, where the caller has them. Runs that ended in an error, or whose
     success is unknown, are left out. Shares are rounded to 3 decimals, differences are of unrounded shares; the
     baseline is that of the same cells. Columns and types: `COLUMNS`.
     """
@@ -410,7 +412,7 @@ def table(runs: pd.DataFrame) -> pd.DataFrame:
 
     offered: defaultdict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     baseline: defaultdict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in plain_rows(runs, _USE):
+    for row in plain_rows(runs, USE) if rows is None else rows:
         if row["ended_in_error"] or row["success"] is None:
             continue
         cell = (row["task"], row["shown_model"], row["effort"], row["provider"])

@@ -29,6 +29,8 @@ from .scoring.numbers import round_half_up
 from .store import write_atomically
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pandas as pd
 
     from .adoption import EntryText
@@ -39,6 +41,7 @@ __all__ = [
     "MATRIX_DECIMALS",
     "MATRIX_KINDS",
     "RunsColumns",
+    "agrees",
     "builtin_rows",
     "cell_aggregates",
     "condition_order",
@@ -164,6 +167,15 @@ def flatten(
     return {name: _cell(value, COLUMN_KINDS[name]) for name, value in row.items()}
 
 
+def agrees(score: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Whether a saved score (`Score.to_json`) is the one that `flatten` made a row of."""
+    found = {
+        **(score.get("components") or {}),
+        **{name: score.get(name) for name in ("correctness", "outcome", "success")},
+    }
+    return all(_cell(value, COLUMN_KINDS[name]) == row[name] for name, value in found.items() if name in COLUMN_KINDS)
+
+
 def _sum_known(*parts: int | None) -> int | None:
     known = [p for p in parts if p is not None]
     return sum(known) if known else None
@@ -241,6 +253,18 @@ def _row_order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
+def _order(keys: Sequence[tuple[Any, ...]]) -> npt.NDArray[np.intp]:
+    """The places of rows in the order of `_row_order`, given the values of `_RUN_KEY` of each."""
+    import numpy as np
+
+    cells = {key: _row_order(dict(zip(_RUN_KEY, key, strict=False))) for key in {key[:-1] for key in keys}}
+    ranks = {place: rank for rank, place in enumerate(sorted(set(cells.values())))}
+    rank_of = {key: ranks[place] for key, place in cells.items()}
+    of_rows = np.fromiter((rank_of[key[:-1]] for key in keys), dtype=np.int64, count=len(keys))
+    runs = np.fromiter((key[-1] or 0 for key in keys), dtype=np.int64, count=len(keys))
+    return np.lexsort((runs, of_rows))
+
+
 def runs_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """The runs table: columns `columns.RUNS_RAW` (then any others, as text), typed, in the order of `_row_order`.
 
@@ -253,37 +277,56 @@ def runs_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 class RunsColumns:
-    """A runs table that grows row by row, without a dict for each row: `add` rows of `columns.RUNS_RAW`."""
+    """A runs table that grows row by row, kept as typed columns: `add` rows of `columns.RUNS_RAW`."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, list[Any]] = {name: [] for name in RUNS_RAW}
+        self._rows: list[Sequence[Any]] = []
+        self._parts: dict[str, list[Any]] = {name: [] for name in RUNS_RAW}
+        self._keys: list[tuple[Any, ...]] = []
         self._texts: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return len(self._columns["task"])
+        return len(self._keys) + len(self._rows)
 
     def add(self, row: Sequence[Any]) -> None:
         """The values of `RUNS_RAW` as `flatten` made them."""
-        texts = self._texts
-        for column, value in zip(self._columns.values(), row, strict=True):
-            column.append(texts.setdefault(value, value) if type(value) is str and len(value) < 100 else value)
+        self._rows.append(row)
+        if len(self._rows) == _ROWS_AT_ONCE:
+            self._pack()
+
+    def _pack(self) -> None:
+        import pandas as pd
+
+        known = self._texts
+        held: dict[str, Sequence[Any]] = {}
+        for name, values in zip(RUNS_RAW, zip(*self._rows, strict=True), strict=True):
+            held[name] = values
+            if COLUMN_KINDS[name] == "text":
+                held[name] = [v if v is None or len(v) >= 100 else known.setdefault(v, v) for v in values]
+            self._parts[name].append(pd.array(held[name], dtype=_DTYPES[COLUMN_KINDS[name]]))
+        self._keys += zip(*(held[name] for name in _RUN_KEY), strict=True)
+        self._rows = []
 
     def set(self, name: str, values: Sequence[float | None]) -> None:
-        """A column that needs all rows, in the order in which they were added."""
-        self._columns[name] = list(values)
+        """A column that needs all rows, in the order in which they were added; once they all were."""
+        import pandas as pd
+
+        if self._rows:
+            self._pack()
+        self._parts[name] = [pd.array(values, dtype=_DTYPES[COLUMN_KINDS[name]])]
 
     def table(self) -> pd.DataFrame:
         """As `runs_table` makes it. Empties this."""
         import pandas as pd
 
-        keys = ("task", "model", "effort", "provider", "condition", "run")
-        sorting = [dict(zip(keys, row, strict=True)) for row in zip(*(self._columns[k] for k in keys), strict=True)]
-        places = [_row_order(row) for row in sorting]
-        order = sorted(range(len(places)), key=places.__getitem__)
+        if self._rows:
+            self._pack()
+        order = _order(self._keys)
         arrays = {}
         for name in RUNS_RAW:
-            column = self._columns.pop(name)
-            arrays[name] = pd.array([column[i] for i in order], dtype=_DTYPES[COLUMN_KINDS[name]])
+            parts = self._parts.pop(name)
+            whole = pd.concat([pd.Series(part) for part in parts]).array if parts else None
+            arrays[name] = pd.array([], dtype=_DTYPES[COLUMN_KINDS[name]]) if whole is None else whole.take(order)
         return pd.DataFrame(arrays)
 
 
@@ -316,35 +359,68 @@ def table_bytes(table: pd.DataFrame, columns: Sequence[str]) -> bytes:
 
     Text that a spreadsheet would run as a formula gets an apostrophe in front, which `read_runs_raw` takes off again.
     """
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    known = dict.fromkeys(columns)
-    texts: dict[str, dict[str, str]] = {name: {} for name in known}
+    known: dict[str, dict[Any, str]] = {name: {} for name in columns}
+    held = [name for name in known if name in table.columns]
+    parts = [_csv_line(columns)]
     for start in range(0, len(table), _ROWS_AT_ONCE):
         part = table.iloc[start : start + _ROWS_AT_ONCE]
-        cells = {name: _texts(part[name], texts[name]) for name in known if name in table.columns}
-        blank = [""] * len(part)
-        writer.writerows(zip(*(cells.get(name, blank) for name in columns), strict=True))
-    return buffer.getvalue().encode("utf-8", "replace")
+        cells = {name: _texts(part[name], known[name]) for name in held}
+        blank = [""] * len(part) if len(columns) > 1 else ['""'] * len(part)
+        lines = zip(*(cells.get(name, blank) for name in columns), strict=True)
+        parts.append("\n".join(map(",".join, lines)) + "\n")
+    return "".join(parts).encode("utf-8", "replace")
 
 
-def _texts(column: pd.Series, known: dict[str, str]) -> list[str]:
-    """A column's cells as they are written. Texts repeat: `known` keeps what short ones come to."""
-    found = []
-    for value in _builtin_values(column):
-        if value is None:
-            found.append("")
-        elif isinstance(value, str):
-            text = known.get(value)
-            if text is None:
-                text = _defused(value)
-                if len(value) < 100 and len(known) < _ROWS_AT_ONCE:
-                    known[value] = text
-            found.append(text)
-        else:
-            found.append(_number_text(value) if isinstance(value, float) else str(value))
-    return found
+def _csv_line(cells: Sequence[str]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    return buffer.getvalue()
+
+
+_QUOTED = re.compile('[",\r\n]')
+
+
+def _quoted(text: str) -> str:
+    """A cell as the csv module writes it among others."""
+    return _csv_line([text, "x"])[:-3] if _QUOTED.search(text) else text
+
+
+_TRUTH_TEXTS = {None: "", True: "True", False: "False"}
+
+
+def _texts(column: pd.Series, known: dict[Any, str]) -> list[str]:
+    """A column's cells as they are written. Values repeat: `known` keeps what some of them come to."""
+    kind = str(column.dtype)
+    if kind in _DTYPES.values() and bool(column.isna().all()):
+        return [""] * len(column)
+    values = _builtin_values(column)
+    if kind == "Int64":
+        return ["" if value is None else str(value) for value in values]
+    if kind == "boolean":
+        return [_TRUTH_TEXTS[value] for value in values]
+    known[None] = ""
+    if kind == "string":
+        return [text if (text := known.get(value)) is not None else _text(value, known) for value in values]
+    if kind == "Float64":
+        return [text if (text := known.get(value)) is not None else _number(value, known) for value in values]
+    return [
+        "" if v is None else _number_text(v) if isinstance(v, float) else _text(v, {}) if isinstance(v, str) else str(v)
+        for v in values
+    ]
+
+
+def _text(value: str, known: dict[Any, str]) -> str:
+    text = _quoted(_defused(value))
+    if len(value) < 100 and len(known) < _ROWS_AT_ONCE:
+        known[value] = text
+    return text
+
+
+def _number(value: float, known: dict[Any, str]) -> str:
+    text = _number_text(value)
+    if len(known) < _ROWS_AT_ONCE:
+        known[value] = text
+    return text
 
 
 #: What makes a spreadsheet take text for a formula (OWASP, CSV injection), behind apostrophes of ours or its own.
@@ -444,9 +520,16 @@ def _read_column(path: Path, name: str, texts: list[tuple[int, str]]) -> tuple[s
         return kind, _read_texts(texts)
     parse = {"boolean": _parse_boolean, "integer": _parse_integer, "number": _parse_number}[kind]
     values = []
+    known: dict[str, Any] = {"": None}  # values repeat
     for line, text in texts:
+        if text in known:
+            values.append(known[text])
+            continue
         try:
-            values.append(parse(text.strip()) if text.strip() else None)
+            value = parse(text.strip()) if text.strip() else None
+            values.append(value)
+            if len(known) < _ROWS_AT_ONCE:
+                known[text] = value
         except ValueError as error:
             if name in _SPELLED_FREELY:
                 return "text", _read_texts(texts)
@@ -667,24 +750,41 @@ def _cells(runs: pd.DataFrame) -> Iterator[tuple[tuple[Any, ...], list[dict[str,
     """(values of `MATRIX_KEY`, the cell's rows) in the order of the runs table; few rows at one time."""
     kinds, names = _kinds_and_names(runs)
     places: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
-    rows = _held(runs, _RUN_KEY)
-    for row in rows:
-        for name in ("task", "model", "condition"):
-            row[name] = str(row[name])
-    ordered = [_row_order(row) for row in rows]
-    for place in sorted(range(len(rows)), key=ordered.__getitem__):
-        places[tuple(rows[place][name] for name in MATRIX_KEY)].append(place)
-    del rows, ordered
+    held = [_builtin_values(runs[n]) if n in runs.columns else [None] * len(runs) for n in _RUN_KEY]
+    texts = {_RUN_KEY.index(name) for name in ("task", "model", "condition")}
+    held = [list(map(str, values)) if place in texts else values for place, values in enumerate(held)]
+    keys = list(zip(*held, strict=True))
+    of_key = [_RUN_KEY.index(name) for name in MATRIX_KEY]
+    cells: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for place in _order(keys).tolist():
+        key = keys[place][:-1]
+        cell = cells.get(key)
+        if cell is None:
+            cell = cells[key] = tuple(key[i] for i in of_key)
+        places[cell].append(place)
+    del held, keys
+    needed = runs[[name for name in dict.fromkeys((*_PLAIN, *_OF_CELL)) if name in runs.columns]]
     batch: dict[tuple[Any, ...], list[int]] = {}
     waiting = 0
     for number, (key, of_cell) in enumerate(places.items(), 1):
         batch[key] = of_cell
         waiting += len(of_cell)
         if waiting >= _ROWS_AT_ONCE or number == len(places):
-            plain = iter(_plain(runs.iloc[[place for some in batch.values() for place in some]], None, kinds, names))
+            part = needed.iloc[[place for some in batch.values() for place in some]]
+            plain = iter(_plain(part, _OF_CELL, kinds, names))
             for known, some in batch.items():
                 yield known, [next(plain) for _ in some]
             batch, waiting = {}, 0
+
+
+#: What `cell_aggregates` reads, beside what every plain row has.
+_OF_CELL = (
+    "cost_usd", "model_time_s", "reasoning_tokens", "wall_s", "norm_time_s", "tool_calls", "turns",
+    "search_context_calls", "search_context_s", "mcp_probe_ms", "model_retry_backoff_s", "overlap_at_50", "set_f1",
+    "status_accuracy", "rank_corr", "eligibility_accuracy", "trend_accuracy", "offtarget_rows_landed", "action_f1",
+    "action_precision", "action_recall", "reason_accuracy", "rows_written", "write_target_ok",
+    "offtarget_write_attempts",
+)  # fmt: skip
 
 
 def cell_aggregates(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

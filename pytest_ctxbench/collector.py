@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["leave_at_once", "rarer_collections"]
+__all__ = ["leave_at_once", "paused", "rarer_collections"]
 
 #: A run leaves some hundred objects in cycles, which count only for what is not freed otherwise: with a usual third
 #: threshold it would take over a thousand runs to the first full collection.
@@ -47,3 +47,15 @@ def leave_at_once() -> None:
     the process anyway. Files are closed and `atexit` is heard as ever."""
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """No collection inside, where many objects are made and none of them is garbage, unless somebody asks for one."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

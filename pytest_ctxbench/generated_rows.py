@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import operator
 import random
 from collections.abc import Sequence
 from functools import cache
@@ -129,16 +130,18 @@ class _Sequence:
         self._twister = np.random.RandomState()
         self._twister.set_state(("MT19937", np.array(state[:-1], dtype=np.uint32), state[-1], 0, 0.0))
         self.numbers: Numbers = np.empty(0)
+        self._end = -1
         self.reach(_DRAWN_AT_FIRST)
 
     def reach(self, place: int) -> None:
         """Make sure that `numbers` and `sums` go beyond `place`."""
         import numpy as np
 
-        if place < len(self.numbers) - 1:
+        if place < self._end:
             return
         more = self._twister.random_sample(max(_DRAWN_AT_FIRST // 4, place + 2 - len(self.numbers)) // 2 * 2)
         self.numbers = np.concatenate((self.numbers, more))
+        self._end = len(self.numbers) - 1
         days = (self.numbers[:-1] * 241).astype(np.int32)
         sessions = 1 + (self.numbers[1:] * 219).astype(np.int32)
         self.sums = tuple(
@@ -175,7 +178,7 @@ class _Places:
                 found = _pinned_events(account.kind.sessions, account.events, Draws(numbers.__next__))
                 self.pinned[index] = found
                 moments = drawn
-                events = drawn + _MOST_OF_ONE - sum(1 for _ in numbers)
+                events = drawn + _MOST_OF_ONE - operator.length_hint(numbers)  # exact for what a list gives
             else:
                 drawn = _accepted(account, sequence, drawn)
                 moments = drawn + 2 * account.events
@@ -350,7 +353,7 @@ def _tables(accounts: Sequence[Account], places: _Places, seed: int, block: int)
     keys = _digits(index + 1, 15, filled=True)
     names = _words([account.name for account in accounts])
     domains = _words([f"{normalised(account.name)}.example" for account in accounts])
-    companies = _words([_hex_id(seed, "company", int(i)) for i in index])
+    companies = _hex_ids(seed, "company", index)
 
     own = places.own
     country = pick(own, _COUNTRIES)
@@ -466,8 +469,13 @@ def _up_to_three_digits() -> Text:
     return _words([str(n) for n in range(1_000)])
 
 
-def _hex_id(seed: int, kind: str, index: int) -> str:
-    return hashlib.sha256(f"{seed}:{kind}:{index}".encode()).hexdigest()[:32]
+def _hex_ids(seed: int, kind: str, indices: Whole) -> Text:
+    """32 hexadecimal digits of each of so many things of one kind."""
+    import numpy as np
+
+    sha256, before = hashlib.sha256, f"{seed}:{kind}:".encode()
+    halves = b"".join([sha256(before + b"%d" % index).digest()[:16] for index in indices.tolist()])
+    return np.frombuffer(halves.hex().encode(), dtype=np.uint8).reshape(len(indices), 32)
 
 
 def _laid_out(counts: Whole, starts: Whole, step: int) -> tuple[Whole, Whole]:
@@ -544,7 +552,7 @@ def _incidents(
     number = block * INCIDENTS_PER_BLOCK + 1 + np.arange(len(owner))
     return _csv(
         len(owner),
-        _words([_hex_id(seed, "incident", n) for n in number.tolist()]),
+        _hex_ids(seed, "incident", number),
         companies[owner],
         names[owner],
         _vocabulary(("Open", "Closed"))[closed.astype(np.int64)],

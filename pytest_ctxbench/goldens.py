@@ -243,14 +243,18 @@ def derive(folder: Path) -> DerivedGoldens:
     """
     require_folder(folder)
     warnings: list[str] = []
+    joined = _joined(folder, warnings)
+    accounts = _read_all(folder, warnings) if joined is None else joined
+    return _derived(accounts, tuple(warnings))
+
+
+def _read_all(folder: Path, warnings: list[str]) -> list[_Account]:
+    """The accounts in the order of their file, joined with the other files here."""
     with ThreadPoolExecutor(1) as pool:
         # DuckDB sums the large files up while the accounts are read here
         sums = _LargeSums(folder, pool)
         accounts = _read_accounts(folder)
-        if repeated := len(accounts) - len({account.name for account in accounts.values()}):
-            warnings.append(
-                f"{folder / 'crm_accounts.csv'}: {repeated} names occur twice; both accounts share their tickets"
-            )
+        _warn_of_names(folder, list(accounts.values()), warnings)
         by_sk = _read_warehouse(folder, accounts, warnings)
         if _exists(folder, _TELEMETRY, "every account has 0 sessions", warnings) and not sums.sessions(by_sk):
             _read_telemetry(folder, by_sk)
@@ -259,8 +263,18 @@ def derive(folder: Path) -> DerivedGoldens:
             urgent = _read_incidents(folder) if urgent is None else urgent
             for account in accounts.values():
                 account.urgent = urgent.get(account.name, 0)
+    return list(accounts.values())
 
-    scored = [(_score(account), account.name, account) for account in accounts.values() if account.priority == "High"]
+
+def _warn_of_names(folder: Path, accounts: Sequence[_Account], warnings: list[str]) -> None:
+    if repeated := len(accounts) - len({account.name for account in accounts}):
+        warnings.append(
+            f"{folder / 'crm_accounts.csv'}: {repeated} names occur twice; both accounts share their tickets"
+        )
+
+
+def _derived(accounts: list[_Account], warnings: tuple[str, ...]) -> DerivedGoldens:
+    scored = [(_score(account), account.name, account) for account in accounts if account.priority == "High"]
     poor = sorted((s for s in scored if health_status(s[0]) in _POOR), key=lambda s: s[:2])
     declining = [s for s in poor if trend(s[2].current, s[2].previous) == "DECLINING"]
     critical = sorted((s for s in poor if health_status(s[0]) == "CRITICAL"), key=lambda s: s[1])
@@ -269,14 +283,18 @@ def derive(folder: Path) -> DerivedGoldens:
         r1=[_project(_blank_unless_critical(_row(s[2])), "r1") for s in poor[:MAX_ROWS]],
         r2=[_project(_row(s[2]), "r2") for s in declining[:MAX_ROWS]],
         a1=[_project(row, "a1") for row in to_review],
-        accounts=_AccountRows(list(accounts.values())),
+        accounts=_AccountRows(accounts),
         r1_cut=_cut(poor),
         r2_cut=_cut(declining),
-        warnings=tuple(warnings),
+        warnings=warnings,
     )
 
 
 _TELEMETRY, _INCIDENTS = "warehouse_telemetry_events.csv", "itsm_incidents.csv"
+_ACCOUNT_COLUMNS = (
+    "Id", "Name", "CustomerPriority__c", "SLA__c", "ContractEndDate__c", "AnnualContractValue__c",
+)  # fmt: skip
+_WAREHOUSE_COLUMNS = ("ACCOUNT_SK", "SFDC_ACCOUNT_ID", "MONTHLY_JOBS_L90")
 _TELEMETRY_COLUMNS = ("ACCOUNT_SK", "SESSION_COUNT", "EVENT_TIMESTAMP")
 _INCIDENT_COLUMNS = ("company_name", "state", "priority")
 _URGENT = ("Critical", "High")
@@ -332,6 +350,44 @@ def _count_urgent(folder: Path) -> dict[str, int] | None:
         return None
 
 
+def _joined(folder: Path, warnings: list[str]) -> list[_Account] | None:
+    """The accounts of a large dataset, joined by DuckDB; None, and no warning, where the files have to be read here."""
+    needed = (
+        ("crm_accounts.csv", _ACCOUNT_COLUMNS),
+        ("warehouse_dim_account.csv", _WAREHOUSE_COLUMNS),
+        (_TELEMETRY, _TELEMETRY_COLUMNS),
+        (_INCIDENTS, _INCIDENT_COLUMNS),
+    )
+    if not all(_is_large(folder / name) for name, _ in needed):
+        return None
+    from .large_files import Columns, NotPlain, joined_accounts
+
+    accounts = []
+    missing = 0
+    try:
+        files = [Columns(folder / name, *read_places(folder, name, columns)) for name, columns in needed]
+        for name, priority, sla, days, value, jobs, urgent, now, before in joined_accounts(
+            *files,
+            sla_levels=list(SLA_BONUS),
+            reference=REFERENCE_DATE,
+            current=CURRENT_WINDOW,
+            previous=PREVIOUS_WINDOW,
+            priorities=_URGENT,
+        ):
+            missing += jobs is None
+            accounts.append(_Account(name, priority, sla, days, value, jobs or 0, urgent, int(now), int(before)))
+    except (NotPlain, ConfigError):
+        return None
+    _warn_of_names(folder, accounts, warnings)
+    if missing:
+        warnings.append(_lacking(folder / "warehouse_dim_account.csv", missing, len(accounts)))
+    return accounts
+
+
+def _lacking(path: Path, missing: int, accounts: int) -> str:
+    return f"{path} lacks {missing} of {accounts} accounts: they count as 0 jobs and 0 sessions"
+
+
 def _exists(folder: Path, name: str, consequence: str, warnings: list[str]) -> bool:
     if (folder / name).exists():
         return True
@@ -342,17 +398,9 @@ def _exists(folder: Path, name: str, consequence: str, warnings: list[str]) -> b
 def _read_accounts(folder: Path) -> dict[str, _Account]:
     name = "crm_accounts.csv"
     path = folder / name
-    columns = (
-        "Id",
-        "Name",
-        "CustomerPriority__c",
-        "SLA__c",
-        "ContractEndDate__c",
-        "AnnualContractValue__c",
-    )
     accounts: dict[str, _Account] = {}
     days_to: dict[str, int | None] = {}  # by the text: a million accounts have a few hundred dates
-    for line, (key, title, priority, sla, end, value) in read_rows(folder, name, columns):
+    for line, (key, title, priority, sla, end, value) in read_rows(folder, name, _ACCOUNT_COLUMNS):
         if not key or not title:
             raise ConfigError(f"{path}: line {line}: column {'Name' if key else 'Id'} is blank; fill it in")
         if key in accounts:
@@ -373,7 +421,7 @@ def _read_warehouse(folder: Path, accounts: dict[str, _Account], warnings: list[
     path = folder / name
     by_sk: dict[str, _Account] = {}
     seen: set[str] = set()
-    for line, (sk, key, jobs) in read_rows(folder, name, ("ACCOUNT_SK", "SFDC_ACCOUNT_ID", "MONTHLY_JOBS_L90")):
+    for line, (sk, key, jobs) in read_rows(folder, name, _WAREHOUSE_COLUMNS):
         account = accounts.get(key)
         if account is None:
             continue
@@ -385,7 +433,7 @@ def _read_warehouse(folder: Path, accounts: dict[str, _Account], warnings: list[
         if jobs:
             account.jobs = _parse(parse_whole, path, name, line, "MONTHLY_JOBS_L90", jobs)
     if missing := len(accounts) - len(seen):
-        warnings.append(f"{path} lacks {missing} of {len(accounts)} accounts: they count as 0 jobs and 0 sessions")
+        warnings.append(_lacking(path, missing, len(accounts)))
     return by_sk
 
 

@@ -37,7 +37,7 @@ from functools import lru_cache
 from pathlib import Path
 from threading import Thread
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from . import aggregate, fast_json, record_seal
 from .columns import RUNS_RAW
@@ -47,12 +47,12 @@ from .records import RunKey
 from .runner import score_record
 from .scoring.keywords import Keywords
 from .scoring.rubric import Rubric
-from .store import RecordStore, open_regular, read_record
+from .store import RecordStore, key_of, open_regular, read_record
 
 if TYPE_CHECKING:
     from .runner import RunContext
 
-__all__ = ["FACTS", "INDEX_NAME", "Indexed", "ScoringInputs", "indexed", "seal"]
+__all__ = ["FACTS", "INDEX_NAME", "Indexed", "ScoringInputs", "indexed", "kept_row", "keys", "seal"]
 
 INDEX_NAME = ".index.jsonl"
 
@@ -153,14 +153,17 @@ def indexed(store: RecordStore, inputs: ScoringInputs, *, keep: bool = True) -> 
     waiting = _files(store.runs)
     target = store.out / INDEX_NAME
     header = _line([1, inputs.digest()])
-    changed = False
-    with _Rewritten(target, header if keep and waiting else None) as new:
-        for line, entry in _lines(target, header):
+    with contextlib.ExitStack() as stack:
+        present = None
+        with contextlib.suppress(OSError):
+            present = stack.enter_context(open_regular(target))
+        new = stack.enter_context(_Rewritten(target, header, present, wanted=keep and bool(waiting)))
+        for line, entry in _lines(present, header):
             if entry is None or waiting.get(entry[0]) != tuple(entry[1]):
-                changed = True
+                new.leave_out()
                 continue
             del waiting[entry[0]]
-            new.write(line)
+            new.keep(line)
             yield Indexed(entry[2], entry[3])
         for name, known, found in _read_all(store, sorted(waiting), inputs):
             if isinstance(found, str):
@@ -169,10 +172,25 @@ def indexed(store: RecordStore, inputs: ScoringInputs, *, keep: bool = True) -> 
                     yield of_record(record, inputs)
                 continue
             if known is not None:
-                changed = True
-                new.write(known)
+                new.add(known)
             yield found
-        new.finish(changed)
+        new.finish()
+
+
+def keys(store: RecordStore, inputs: ScoringInputs | None) -> Iterator[RunKey]:
+    """The keys of every readable record of the folder, without scoring any. What the index knows is not read; without
+    `inputs` there is no index to use."""
+    waiting = _files(store.runs)
+    if inputs is not None:
+        with contextlib.suppress(OSError), open_regular(store.out / INDEX_NAME) as present:
+            for _, entry in _lines(present, _line([1, inputs.digest()])):
+                if entry is not None and waiting.get(entry[0]) == tuple(entry[1]):
+                    del waiting[entry[0]]
+                    yield Indexed(entry[2], None).key
+    for name in sorted(waiting):
+        record = store.read(store.runs / name)
+        if record is not None and (key := key_of(record)) is not None:
+            yield key
 
 
 def _files(runs: Path) -> dict[str, tuple[int, ...]]:
@@ -204,13 +222,11 @@ def _line_of(text: bytes) -> bytes:
     return hashlib.blake2b(text, digest_size=8).hexdigest().encode() + b" " + text + b"\n"
 
 
-def _lines(path: Path, header: bytes) -> Iterator[tuple[bytes, list[Any] | None]]:
+def _lines(file: BinaryIO | None, header: bytes) -> Iterator[tuple[bytes, list[Any] | None]]:
     """The lines of an index that was made under the same header; None for a damaged one."""
-    try:
-        file = open_regular(path)
-    except OSError:
+    if file is None:
         return
-    with file, contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
         if file.readline(len(header) + 1) != header:
             return
         for line in file:
@@ -222,30 +238,60 @@ def _lines(path: Path, header: bytes) -> Iterator[tuple[bytes, list[Any] | None]
 
 
 class _Rewritten:
-    """The next index, written beside the present one and put in its place by `finish`. It is speed alone: whatever
-    keeps it from being written is passed over."""
+    """The next index: the lines of the present one that are kept, and new ones. As long as it begins like the present
+    one nothing is written; then it is, beside it, and put in its place by `finish`. It is speed alone: whatever keeps
+    it from being written is passed over."""
 
-    def __init__(self, path: Path, header: bytes | None) -> None:
-        self._path, self._header = path, header
+    def __init__(self, path: Path, header: bytes, present: BinaryIO | None, wanted: bool) -> None:
+        self._path, self._header, self._present, self._wanted = path, header, present, wanted
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
         self._file: io.BufferedWriter | None = None
+        self._same = 0
 
     def __enter__(self) -> _Rewritten:
-        if self._header is not None:
-            with contextlib.suppress(OSError):
-                self._file = open(self._temporary, "xb")
-                self._file.write(self._header)
         return self
 
-    def write(self, line: bytes) -> None:
+    def keep(self, line: bytes) -> None:
+        """The next line of the present index."""
+        if self._file is None:
+            self._same += len(line)
+        else:
+            self._write(line)
+
+    def leave_out(self) -> None:
+        """The next line of the present index is not in this one."""
+        self._begin()
+
+    def add(self, line: bytes) -> None:
+        self._begin()
+        self._write(line)
+
+    def _begin(self) -> None:
+        if self._file is not None or not self._wanted:
+            return
+        try:
+            self._file = open(self._temporary, "xb")  # noqa: SIM115 - closed by `finish` or `_drop`
+            self._file.write(self._header)
+            if self._same and self._present is not None:
+                at, end = len(self._header), len(self._header) + self._same
+                while at < end:
+                    block = os.pread(self._present.fileno(), min(end - at, 1 << 20), at)
+                    if not block:
+                        raise OSError("the index became shorter")
+                    self._file.write(block)
+                    at += len(block)
+        except OSError:
+            self._drop()
+
+    def _write(self, line: bytes) -> None:
         if self._file is not None:
             try:
                 self._file.write(line)
             except OSError:
                 self._drop()
 
-    def finish(self, changed: bool) -> None:
-        if self._file is None or not changed:
+    def finish(self) -> None:
+        if self._file is None:
             return
         try:
             self._file.close()
@@ -255,6 +301,7 @@ class _Rewritten:
             self._drop()
 
     def _drop(self) -> None:
+        self._wanted = False
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -313,6 +360,14 @@ def seal(record: bytes, path: Path, inputs: ScoringInputs) -> bytes:
     if found is None or found.problem is not None:
         return record
     return record_seal.sealed(record, path.name, inputs.digest(), _text([found.facts, found.row]))
+
+
+def kept_row(raw: bytes, name: str, inputs: ScoringInputs) -> dict[str, Any] | None:
+    """The row of runs_raw that a session kept in a record's file (its bytes and name), as far as it knew it, by column;
+    None without one that holds."""
+    text = record_seal.kept(raw, name, inputs.digest())
+    row = None if text is None else fast_json.loads(text)[1]
+    return None if row is None else dict(zip(RUNS_RAW, row, strict=True))
 
 
 def of_record(record: Mapping[str, Any], inputs: ScoringInputs) -> Indexed:

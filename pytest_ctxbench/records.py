@@ -122,16 +122,21 @@ def shape_problem(record: Mapping[str, Any]) -> str | None:
     return None
 
 
+_SAFE = re.compile(r"[A-Za-z0-9._-]*")
+
+
 def safe_id(text: str) -> str:
     """Path-safe, reversibly: every character outside [A-Za-z0-9._-] becomes `=XX` per UTF-8 byte.
 
     `/` alone is common in model ids and becomes `~`.
     """
+    if _SAFE.fullmatch(text):
+        return text
     out = []
     for ch in text:
         if ch == "/":
             out.append("~")
-        elif re.fullmatch(r"[A-Za-z0-9._-]", ch):
+        elif _SAFE.fullmatch(ch):
             out.append(ch)
         else:
             out.append("".join(f"={b:02X}" for b in ch.encode()))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .collector import paused
 from .errors import ConfigError
 from .plan import PlannedRun
 from .quick_imports import quick_imports
@@ -88,7 +89,7 @@ def write_tables(
     report: bool = True,
 ) -> tuple[list[str], list[str]]:
     """Write what a folder's runs come to, as a session does: (lines for the terminal, names of the files)."""
-    from . import aggregate, effects, summary
+    from . import adoption, aggregate, effects, summary
 
     runs = found.runs
     lines: list[str] = []
@@ -96,14 +97,16 @@ def write_tables(
     if len(runs):
         aggregate.write_runs_raw(runs, out / "runs_raw.csv")
         aggregate.write_matrix(aggregate.matrix(runs), out / "matrix.csv")
-        digest = summary.summarise(runs)
+        rows = aggregate.plain_rows(runs, {**effects.METRICS, **dict.fromkeys((*summary.COLUMNS, *adoption.USE))})
+        digest = summary.summarise(runs, rows)
         write_atomically(out / "summary.md", summary.markdown(digest).encode("utf-8", "replace"))
         lines += summary.terminal_lines(digest)
         files += ["runs_raw.csv", "matrix.csv", "summary.md"]
         if set(CONDITIONS) <= set(runs["condition"].tolist()):
-            table = effects.effects(runs, planned=plan)
+            table = effects.effects(runs, planned=plan, rows=rows)
             lines += effects.headline(table)
-            files += [path.name for path in effects.write_tables(table, runs, out)]
+            files += [path.name for path in effects.write_tables(table, runs, out, rows, digest)]
+        del rows
         if not report:
             lines.append(f"interrupted, so without report.html; `ctxbench report --out {out}` writes it")
         else:
@@ -183,25 +186,23 @@ def runs_of_folder(store: RecordStore, context: RunContext) -> RunsOfFolder:
     from .record_index import ScoringInputs, indexed
 
     times, columns = timing.NormTimes(), aggregate.RunsColumns()
-    stems: list[str] = []
     earlier: list[float | None] = []
     served: Counter[tuple[str, str]] = Counter()
     states: dict[RunKey, RunState] = {}
-    for one in indexed(store, ScoringInputs.of(context)):
-        facts, key = one.facts, one.key
-        states[key] = state_of(facts)
-        if one.problem is not None:
-            raise ConfigError(f"the record {key.stem}: {one.problem}")
-        if one.row is None:
-            continue
-        times.add(facts, facts["calls"])
-        columns.add(one.row)
-        stems.append(key.stem)
-        earlier.append(store.earlier_cost(facts))
-        if facts.get("resolved_model") not in (None, key.model):
-            served[key.model, facts["resolved_model"]] += 1
-    norm = times.by_stem()
-    columns.set("norm_time_s", [norm.get(stem) for stem in stems])
+    with paused():
+        for one in indexed(store, ScoringInputs.of(context)):
+            facts, key = one.facts, one.key
+            states[key] = state_of(facts)
+            if one.problem is not None:
+                raise ConfigError(f"the record {key.stem}: {one.problem}")
+            if one.row is None:
+                continue
+            times.add(facts, facts["calls"])
+            columns.add(one.row)
+            earlier.append(store.earlier_cost(facts))
+            if facts.get("resolved_model") not in (None, key.model):
+                served[key.model, facts["resolved_model"]] += 1
+    columns.set("norm_time_s", times.seconds())
     columns.set("earlier_attempts_cost_usd", earlier)
     return RunsOfFolder(columns.table(), served, states)
 

@@ -20,7 +20,7 @@ import re
 import secrets
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,7 +29,15 @@ from . import fast_json, record_seal
 from .errors import ConfigError, HarnessError
 from .records import SCHEMA_VERSION, RunKey, shape_problem
 
-__all__ = ["RecordStore", "key_of", "open_regular", "process_is_alive", "read_record", "write_atomically"]
+__all__ = [
+    "RecordStore",
+    "key_of",
+    "open_regular",
+    "process_is_alive",
+    "read_record",
+    "write_atomically",
+    "write_parts_atomically",
+]
 
 #: Levels of nesting that are kept where the encoder gives up.
 _DEEPEST = 100
@@ -41,20 +49,29 @@ def write_atomically(path: Path, data: bytes) -> None:
 
     Raises `HarnessError` (class `disk`, stops nothing by itself) when the bytes cannot be stored.
     """
+    write_parts_atomically(path, [data])
+
+
+def write_parts_atomically(path: Path, parts: Iterable[bytes]) -> None:
+    """`write_atomically` of parts that are made one after the other."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
+        size = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "xb") as file:
-            file.write(data)
+            for part in parts:
+                file.write(part)
+                size += len(part)
             file.flush()
             os.fsync(file.fileno())
-        if temporary.stat().st_size != len(data):
-            raise OSError(f"only {temporary.stat().st_size} of {len(data)} bytes were stored")
+        if temporary.stat().st_size != size:
+            raise OSError(f"only {temporary.stat().st_size} of {size} bytes were stored")
         os.replace(temporary, path)
     except OSError as error:
+        raise HarnessError(f"{path}: cannot be written ({error.strerror or error})", error_class="disk") from None
+    finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise HarnessError(f"{path}: cannot be written ({error.strerror or error})", error_class="disk") from None
 
 
 def _json_bytes(value: object) -> bytes:
@@ -213,8 +230,10 @@ class RecordStore:
 
     def earlier_cost(self, record: dict[str, Any]) -> float | None:
         """USD of the run's earlier attempts, which ended in errors; None without one, or when a cost is unknown."""
+        if (record.get("attempt") or 1) == 1:
+            return None
         key = key_of(record)
-        if key is None or (record.get("attempt") or 1) == 1:
+        if key is None:
             return None
         costs: list[float] = []
         for path in (self.out / "attempts").glob(f"{glob.escape(key.stem)}.attempt*.json"):

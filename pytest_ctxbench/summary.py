@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "COLUMNS",
     "FIGURES",
     "REFERENCE_NOTE",
     "SIDE_NAMES",
@@ -167,19 +168,20 @@ class Summary:
 
 
 #: What a summary reads beside what every plain row has.
-_COLUMNS = (
+COLUMNS = (
     "tool_calls", "turns", "cost_usd", "offtarget_rows_landed", "error_class", "endpoint", "usage_incomplete",
     "earlier_attempts_cost_usd",
 )  # fmt: skip
 
 
-def summarise(runs: pd.DataFrame) -> Summary:
+def summarise(runs: pd.DataFrame, rows: Sequence[dict[str, Any]] | None = None) -> Summary:
     """The summary of a runs table (`aggregate.runs_table`, `aggregate.read_runs_raw`), also one that lacks columns.
+    `rows` are its `aggregate.plain_rows` with `COLUMNS`, where the caller has them; they get a key `agent`.
 
     A model is a model id at one effort at one provider. It is shown by its label; by label and id where two ids
     share the label; with the effort or the provider where the id occurs with several.
     """
-    rows = plain_rows(runs, _COLUMNS)
+    rows = plain_rows(runs, COLUMNS) if rows is None else rows
     names = agent_names(rows)
     for row in rows:
         row["agent"] = names[_agent(row)]
@@ -198,13 +200,14 @@ def _agent(row: dict[str, Any]) -> tuple[Any, ...]:
 def agent_names(rows: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], str]:
     efforts: defaultdict[str, set[Any]] = defaultdict(set)
     providers: defaultdict[str, set[Any]] = defaultdict(set)
+    first: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        efforts[row["model"]].add(row["effort"])
-        providers[row["model"]].add(row["provider"])
+        first.setdefault(_agent(row), row)
+    for model, effort, provider in first:
+        efforts[model].add(effort)
+        providers[model].add(provider)
     names: dict[tuple[Any, ...], str] = {}
-    for row in rows:
-        if _agent(row) in names:
-            continue
+    for row in first.values():
         name = one_line(row["shown_model"])
         if len(efforts[row["model"]]) > 1:
             name += f" @ {row['effort'] or 'unknown effort'}"
@@ -250,8 +253,13 @@ def _group(reference: bool, rows: list[dict[str, Any]]) -> Group:
     for row in rows:
         by_cell[row["agent"], row["task"], row["condition"]].append(row)
 
+    by_task: defaultdict[tuple[str | None, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_task[row["task"], row["condition"]].append(row)
+        by_task[None, row["condition"]].append(row)
+
     def side(task: str | None, condition: str) -> Side | None:
-        return _side([r for r in rows if r["condition"] == condition and task in (None, r["task"])])
+        return _side(by_task.get((task, condition), ()))
 
     def compared(task: str | None) -> Comparison:
         return Comparison(task or "all", side(task, _RAW), side(task, _CONTEXT))
@@ -285,11 +293,12 @@ def _group(reference: bool, rows: list[dict[str, Any]]) -> Group:
         if row["condition"] == _CONTEXT and row["success"] is not None:
             rates[row["agent"]].append(row["success"])
     seen = {m: r for m, r in rates.items() if r}
+    with_runs = {row["agent"] for row in measured}
     classes = Counter(one_line(row["error_class"] or "unknown") for row in failed)
     return Group(
         reference=reference,
         models=models,
-        endpoints=tuple(sorted({one_line(row["endpoint"]) for row in rows if row["endpoint"]})),
+        endpoints=tuple(sorted({one_line(name) for name in {row["endpoint"] for row in rows} if name})),
         comparisons=comparisons,
         others=tuple(others),
         cells=cells,
@@ -303,7 +312,7 @@ def _group(reference: bool, rows: list[dict[str, Any]]) -> Group:
         errors=dict(sorted(classes.items(), key=lambda item: (-item[1], item[0]))),
         error_spend=math.fsum(row["cost_usd"] or 0.0 for row in failed),
         earlier_spend=math.fsum(row["earlier_attempts_cost_usd"] or 0.0 for row in rows),
-        unmeasured=tuple(m for m in models if not any(row["agent"] == m for row in measured)),
+        unmeasured=tuple(m for m in models if m not in with_runs),
         unscored=sum(row["success"] is None for row in measured),
         unpriced=sum(row["cost_usd"] is None for row in measured),
         usage_incomplete=sum(bool(row["usage_incomplete"]) for row in measured),

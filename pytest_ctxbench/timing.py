@@ -23,6 +23,8 @@ from .records import RunKey
 __all__ = ["ModelTime", "NormTimes", "fit_model_time", "norm_times", "tool_medians"]
 
 _ENOUGH_RUNS = 3
+#: Calls of one tool from which on numpy finds their median sooner than Python sorts them.
+_MANY_CALLS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +88,15 @@ def tool_medians(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 def norm_times(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Record stem (`RunKey.stem`) -> norm_time_s, for the runs without an error whose parts are known."""
     times = NormTimes()
+    stems = []
     for record in records:
         calls: dict[str, list[float]] = {}
         for call in record.get("trace") or ():
             if call.get("mcp_s"):
                 calls.setdefault(str(call.get("tool")), []).append(float(call["mcp_s"]))
         times.add(record, calls)
-    return times.by_stem()
+        stems.append(_key(record).stem)
+    return {stem: seconds for stem, seconds in zip(stems, times.seconds(), strict=True) if seconds is not None}
 
 
 class NormTimes:
@@ -105,39 +109,68 @@ class NormTimes:
     def __init__(self) -> None:
         self._seconds: dict[Any, dict[str, array[float]]] = {}
         self._sizes: defaultdict[tuple[Any, ...], list[tuple[int, int | None, float]]] = defaultdict(list)
-        self._runs: list[tuple[RunKey, tuple[Any, ...], Any, int, int | None, tuple[tuple[str, int], ...]]] = []
+        self._runs: list[tuple[tuple[Any, ...], Any, int, int | None, tuple[tuple[str, int], ...]] | None] = []
 
     def add(self, record: Mapping[str, Any], calls: Mapping[str, Sequence[float]]) -> None:
         """`calls` are the seconds of its calls by tool, without those that took none; of `record` only fields at the
         top are read."""
         if record.get("error") is not None:
+            self._runs.append(None)
             return
         endpoint, model, turns = record.get("endpoint"), _model(record), record.get("turns")
         tools = self._seconds.setdefault(endpoint, {})
         for tool, seconds in calls.items():
             tools.setdefault(tool, array("d")).extend(seconds)
         if turns is None:
+            self._runs.append(None)
             return
         if record.get("model_time_s") is not None:
             self._sizes[model].append((int(turns), record.get("output"), float(record["model_time_s"])))
-        key = RunKey(record["model"], record["effort"], record["task"], record["condition"], record["run"])
-        counts = tuple((tool, len(seconds)) for tool, seconds in calls.items())
-        self._runs.append((key, model, endpoint, int(turns), record.get("output"), counts))
+        counts = tuple([(tool, len(seconds)) for tool, seconds in calls.items()])
+        self._runs.append((model, endpoint, int(turns), record.get("output"), counts))
 
-    def by_stem(self) -> dict[str, float]:
+    def seconds(self) -> list[float | None]:
+        """norm_time_s of each run in the order in which they were added."""
         medians = {
-            endpoint: {tool: statistics.median(seconds) for tool, seconds in tools.items()}
+            endpoint: {tool: _halves(_median(seconds)) for tool, seconds in tools.items()}
             for endpoint, tools in self._seconds.items()
         }
         speeds = {model: fit_model_time(sizes) for model, sizes in self._sizes.items()}
-        result = {}
-        for key, model, endpoint, turns, output, counts in self._runs:
-            speed = speeds.get(model)
-            if speed is not None:
-                usual = medians[endpoint]
-                tools_s = math.fsum(usual[tool] for tool, count in counts for _ in range(count))
-                result[key.stem] = round(speed.seconds(turns, output) + tools_s, 6)
+        result: list[float | None] = []
+        for run in self._runs:
+            speed = None if run is None else speeds.get(run[0])
+            if run is None or speed is None:
+                result.append(None)
+                continue
+            _, endpoint, turns, output, counts = run
+            usual = medians[endpoint]
+            # as if every call's median were added: the products are exact
+            tools_s = math.fsum([count * half for tool, count in counts for half in usual[tool]])
+            result.append(round(speed.seconds(turns, output) + tools_s, 6))
         return result
+
+
+def _key(record: Mapping[str, Any]) -> RunKey:
+    return RunKey(record["model"], record["effort"], record["task"], record["condition"], record["run"])
+
+
+def _median(values: array[float]) -> float:
+    """`statistics.median` of at least one number."""
+    if len(values) < _MANY_CALLS:
+        return statistics.median(values)
+    import numpy as np
+
+    low, high = (len(values) - 1) // 2, len(values) // 2
+    parted = np.partition(np.frombuffer(values), (low, high))
+    return (float(parted[low]) + float(parted[high])) / 2
+
+
+def _halves(value: float) -> tuple[float, float]:
+    """Two numbers of at most 26 significant bits whose sum is `value` (Veltkamp), so that whole multiples of them, up
+    to 2^27, are exact."""
+    shifted = value * (2**27 + 1)
+    high = shifted - (shifted - value)
+    return high, value - high
 
 
 def _model(record: Mapping[str, Any]) -> tuple[Any, ...]:

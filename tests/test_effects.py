@@ -906,3 +906,22 @@ def test_the_headline_says_what_the_table_says() -> None:
     assert line.startswith("effect on success, models: +100 points (95% interval ")
     assert line.endswith("; of 1 cells 1 better, 0 worse, 0 cannot be told")
     assert effects.headline(effects.effects(aggregate.runs_table(cell(outcomes(0), [])))) == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([0.0, 1.0, -0.0, 5e-324, 0.1, 1e300]) | st.floats(-1e9, 1e9) | st.integers(0, 10**7).map(float),
+        min_size=2,
+        max_size=30,
+    )
+)
+def test_spreads_are_those_of_the_statistics_module(values: list[float]) -> None:
+    functions = (intervals.population_variance, statistics.pvariance), (intervals.variance, statistics.variance), (
+        intervals.deviation, statistics.stdev)  # fmt: skip
+    for ours, theirs in functions:
+        try:
+            expected = theirs(values)
+        except OverflowError:
+            continue
+        assert ours(values) == expected

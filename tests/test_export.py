@@ -248,6 +248,47 @@ def test_a_score_is_recomputed_with_the_golden_that_the_run_was_made_for(folder:
     assert saved["target"] == ""
 
 
+def test_a_score_that_was_kept_with_the_record_is_not_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_ctxbench.export import runs
+    from pytest_ctxbench.record_index import seal
+    from pytest_ctxbench.runner import score_record
+
+    goldens = runs.load_goldens()
+    assert goldens is not None
+    parts = {"golden": goldens.files["r1"][0]}
+    store = RecordStore(folder, seal=lambda path, data: seal(data, path, goldens.inputs))
+    keys = [RunKey(name, "medium", "r1", "baseline_context", 1) for name in ("agreeing", "other")]
+    made = score_record(record(keys[0]), goldens.context)
+    assert made is not None
+    store.save(keys[0], record(keys[0], fingerprint_parts=parts, score=made.to_json()), transcript())
+    store.save(keys[1], record(keys[1], fingerprint_parts=parts), transcript())  # its saved score is another one
+    scored: list[str] = []
+
+    def noted(found: Any, context: Any) -> Any:
+        scored.append(found["model"])
+        return score_record(found, context)
+
+    monkeypatch.setattr(runs, "score_record", noted)
+    found = {key.model: runs.load_run(store, key, goldens) for key in keys}
+    assert scored == ["other"]
+    for run in found.values():
+        assert run is not None
+        assert run.score == runs._run_score(made.to_json(), recomputed=True)
+
+
+def test_processes_write_what_one_process_writes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_ctxbench.commands import export as command
+
+    def written(form: str, worth: int) -> dict[str, bytes]:
+        monkeypatch.setattr(command, "_WORTH_A_PROCESS", worth)
+        target = tmp_path / f"{form}-{worth}"
+        assert cli.main(["export", "--format", form, "--out", str(folder), "--to", str(target)]) == 0
+        return {path.name: path.read_bytes() for path in target.iterdir()}
+
+    for form in ("inspect", "otel"):
+        assert written(form, 1) == written(form, 1_000)
+
+
 # ---------------------------------------------------------------- OpenTelemetry
 
 

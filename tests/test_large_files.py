@@ -115,6 +115,54 @@ def test_both_readers_agree(
     assert fast == careful
 
 
+one_account = st.tuples(
+    mostly(["1", "2", "3", "4", "5"], ["", "01", "1 "]),
+    st.sampled_from([n for n in NAMES if n and not set(n) & set(',"')] + ["A"]),
+    st.sampled_from(["High", "High", "Low", ""]),
+    mostly(["Gold", "Bronze", "Platinum"], ["", "gold", "Tin"]),
+    mostly(["", *MOMENTS[:6]], [m for m in MOMENTS if "," not in m]),
+    mostly(["", "250000", "249999", "-3", "0"], [*COUNTS, "250000.50"]),
+)
+one_of_warehouse = st.tuples(
+    mostly(KEYS[:2], KEYS), mostly(["1", "2", "3", "4", "5"], ["", "9"]), mostly(["", "40", "41"], COUNTS)
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    accounts=st.lists(one_account, max_size=5, unique_by=lambda row: row[0]),
+    repeated=st.booleans(),
+    warehouse=st.lists(one_of_warehouse, max_size=4, unique_by=(lambda row: row[0], lambda row: row[1])),
+    more=mostly([""], ["7000000"]),
+    events=st.lists(events, max_size=6),
+    tickets=st.lists(tickets, max_size=6),
+)
+def test_both_readers_agree_on_accounts(
+    tmp_path_factory: pytest.TempPathFactory,
+    accounts: Any,
+    repeated: bool,
+    warehouse: Any,
+    more: str,
+    events: Any,
+    tickets: Any,
+) -> None:
+    folder = tmp_path_factory.mktemp("d")
+    if repeated and more:
+        accounts += accounts[:1]
+    if more:
+        warehouse += [(more, "5", "1")]
+    for name, rows, header in (
+        ("crm_accounts", accounts, ACCOUNTS),
+        ("warehouse_dim_account", warehouse, WAREHOUSE),
+        ("warehouse_telemetry_events", events, TELEMETRY),
+        ("itsm_incidents", tickets, INCIDENTS),
+    ):
+        plain = not any(set(cell) & set(',"') for row in rows for cell in row)
+        (folder / f"{name}.csv").write_bytes(text(rows, header, not plain).encode())
+    careful, fast = both(folder)
+    assert fast == careful
+
+
 @pytest.mark.parametrize("tail", TAILS)
 def test_both_readers_agree_on_what_follows_good_rows(tmp_path: Path, tail: str) -> None:
     (tmp_path / "crm_accounts.csv").write_text(text([("1", "A", "High", "Gold", "", "")], ACCOUNTS, False))
@@ -161,6 +209,7 @@ def test_a_scaled_dataset_and_that_its_files_need_one_reader_only(
     monkeypatch.setattr(goldens, "LARGE_BYTES", -1)
     monkeypatch.setattr(goldens, "_read_telemetry", not_here)
     monkeypatch.setattr(goldens, "_read_incidents", not_here)
+    monkeypatch.setattr(goldens, "_read_accounts", not_here)
     goldens.derive(tmp_path / "data")
 
 

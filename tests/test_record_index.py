@@ -100,6 +100,14 @@ def test_unchanged_records_are_not_read_again(store: RecordStore, context: RunCo
     parsed.clear()
     assert seen(store, context) == first
     assert parsed == []
+    index = store.out / INDEX_NAME
+    before = index.stat()
+    assert seen(store, context) == first
+    assert (index.stat().st_ino, index.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # not written again
+    assert sorted(one.stem for one in record_index.keys(store, ScoringInputs.of(context))) == sorted(
+        one.key.stem for one in first
+    )
+    assert parsed == []
     changed = write(store, record(3, final_answer="nothing"))
     again = seen(store, context)
     assert parsed == [changed.name]

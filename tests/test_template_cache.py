@@ -26,7 +26,7 @@ from pytest_ctxbench.local.databases import Databases, DatabasesError
 from pytest_ctxbench.local.process import start_endpoint
 from pytest_ctxbench.local.schema import database_files
 from pytest_ctxbench.local.supervisor import EngineSettings
-from pytest_ctxbench.local.template import build_template
+from pytest_ctxbench.local.template import _CASTS, build_template
 from pytest_ctxbench.local.template_cache import TemplateCache, cache_root, sha256_of
 
 ROOT = Path(__file__).parents[1]
@@ -434,3 +434,30 @@ def test_what_the_cache_holds_is_what_the_csvs_hold(tmp_path: Path, built: tuple
         with (DATA / name).open(newline="") as handle:
             assert rows[table] == sum(1 for _ in csv.reader(handle)) - 1
     assert rows[QUEUE] == 0
+
+
+# ---------------------------------------------------------------- what a value is loaded as
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "loaded"),
+    [
+        ("BIGINT", "42", "42"), ("BIGINT", "-3", "-3"), ("BIGINT", "007", "7"), ("BIGINT", "42.0", "42"),
+        ("BIGINT", "42.", "42"), ("BIGINT", "999999999999999999", "999999999999999999"), ("BIGINT", "x", None),
+        ("TIMESTAMP", "2026-07-16 10:00:00", "2026-07-16 10:00:00"), ("TIMESTAMP", "2026-07-16", "2026-07-16 00:00:00"),
+        ("TIMESTAMP", "2026-07-16T10:00:00+02:00", "2026-07-16 10:00:00"),
+        ("TIMESTAMP", "2026-07-16 10:00:00,5Z", "2026-07-16 10:00:00.5"),
+        ("TIMESTAMP", "2026-07-16 10:00:00 UTC", "2026-07-16 10:00:00"), ("TIMESTAMP", "2026-02-30 00:00:00", None),
+    ],
+)  # fmt: skip
+def test_usual_and_other_spellings_of_a_value(kind: str, text: str, loaded: str | None) -> None:
+    """A blank is NULL, a time zone is cut off, and what nothing can read is an error (None)."""
+    import duckdb
+
+    with duckdb.connect(":memory:") as connection:
+        query = f"SELECT CAST({_CASTS[kind].format('v')} AS VARCHAR) FROM (VALUES (?), (NULL)) AS t(v)"
+        if loaded is None:
+            with pytest.raises(duckdb.Error):
+                connection.execute(query, [text]).fetchall()
+        else:
+            assert connection.execute(query, [text]).fetchall() == [(loaded,), (None,)]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_ctxbench import timing
+from pytest_ctxbench.records import RunKey
 from pytest_ctxbench.timing import fit_model_time, norm_times, tool_medians
 
 
@@ -144,3 +148,23 @@ def test_errors_are_left_out_and_unknown_parts_give_nothing() -> None:
 def test_back_off_is_not_in_it() -> None:
     waited = [record(k, 2, None, 4.0, model_retry_backoff_s=100.0, wall_s=104.0) for k in (1, 2, 3)]
     assert set(norm_times(waited).values()) == {4.0}
+
+
+def test_many_calls_have_the_median_and_sums_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(7)
+    records = [
+        {"model": "m", "effort": "e", "task": "r1", "condition": "baseline", "run": n, "turns": n % 9 + 1,
+         "model_time_s": chance.uniform(1, 9), "output": chance.randint(1, 999), "endpoint": "local",
+         "trace": [{"tool": chance.choice("ab"), "mcp_s": chance.uniform(0, 3)} for _ in range(n % 40)]}
+        for n in range(1, 60)
+    ]  # fmt: skip
+    few = norm_times(records)
+    medians = tool_medians(records)
+    speed = fit_model_time((r["turns"], r["output"], r["model_time_s"]) for r in records)
+    assert speed is not None
+    for record in records:
+        called = math.fsum(medians[call["tool"]] for call in record["trace"])
+        seconds = round(speed.seconds(record["turns"], record["output"]) + called, 6)
+        assert few[RunKey("m", "e", "r1", "baseline", record["run"]).stem] == seconds
+    monkeypatch.setattr(timing, "_MANY_CALLS", 1)
+    assert norm_times(records) == few

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pytest_ctxbench.errors import ConfigError
 from pytest_ctxbench.records import RunKey, safe_id
-from pytest_ctxbench.store import RecordStore, write_atomically
+from pytest_ctxbench.store import RecordStore, write_atomically, write_parts_atomically
+
+if TYPE_CHECKING:
+    from pytest_ctxbench.export.runs import Cell, Goldens
 
 __all__ = ["FORMATS", "add_arguments", "run"]
 
@@ -49,51 +56,110 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigError(f"--to {target}: cannot be used ({error.strerror}); name a folder to write to") from None
     store = RecordStore(source)
+    from pytest_ctxbench.export.runs import cells, load_goldens
+
+    found = cells(store, load_goldens())
+    jobs = _inspect_jobs(found) if args.format == "inspect" else _otel_jobs(found)
     write = _inspect if args.format == "inspect" else _otel
-    files, runs, errors, bare = write(store, target)
+    total = Counter[str]()
+    for counts, warnings in _written(write, source, target, jobs):
+        total.update(counts)
+        store.warnings += warnings
     for line in store.warnings:
         print(line, file=sys.stderr)
-    notes = [f"{errors} of them ended in an error"] if errors else []
-    notes += [f"{bare} without a transcript"] if bare else []
-    print(f"{runs} runs in {files} files: {target}" + (f" ({', '.join(notes)})" if notes else ""))
+    notes = [f"{total['errors']} of them ended in an error"] if total["errors"] else []
+    notes += [f"{total['bare']} without a transcript"] if total["bare"] else []
+    shown = f" ({', '.join(notes)})" if notes else ""
+    print(f"{total['runs']} runs in {total['files']} files: {target}{shown}")
     return 0
 
 
-def _inspect(store: RecordStore, target: Path) -> tuple[int, int, int, int]:
+#: The file or cell that is written, and its runs.
+_Job = tuple[Any, list[RunKey]]
+_Counts = dict[str, int]
+_Write = Callable[[RecordStore, Path, "Goldens | None", Any, list[RunKey]], _Counts]
+#: Fewer runs than this are written sooner than a process starts.
+_WORTH_A_PROCESS = 1_000
+
+
+def _written(write: _Write, source: Path, target: Path, jobs: list[_Job]) -> Iterator[tuple[_Counts, list[str]]]:
+    """What each job counted and warned of; in as many processes as there are cores when that is worth it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = min(cores, len(jobs), sum(len(keys) for _, keys in jobs) // _WORTH_A_PROCESS)
+    if processes < 2:
+        _begin(source)
+        yield from (_one(write, target, job) for job in jobs)
+        return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (source,))
+    try:
+        for waiting in [pool.submit(_one, write, target, job) for job in jobs]:
+            yield waiting.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+#: Of the process that writes: the session's folder, and the goldens at hand.
+_reading: list[tuple[RecordStore, Goldens | None]] = []
+
+
+def _begin(source: Path) -> None:
+    from pytest_ctxbench.export.runs import load_goldens
+
+    _reading[:] = [(RecordStore(source), load_goldens())]
+
+
+def _one(write: _Write, target: Path, job: _Job) -> tuple[_Counts, list[str]]:
+    store, goldens = _reading[0]
+    counts = write(store, target, goldens, *job)
+    warnings, store.warnings = store.warnings, []
+    return counts, warnings
+
+
+def _inspect_jobs(cells: Mapping[Cell, list[RunKey]]) -> list[_Job]:
+    return list(cells.items())
+
+
+def _inspect(store: RecordStore, target: Path, goldens: Goldens | None, cell: Cell, keys: list[RunKey]) -> _Counts:
     from pytest_ctxbench.export import inspect_log
-    from pytest_ctxbench.export.runs import batches, load_goldens
+    from pytest_ctxbench.export.runs import load_run
 
-    files = count = errors = bare = 0
-    for cell, runs in batches(store, load_goldens()):
-        path = target / inspect_log.file_name(cell, runs)
-        write_atomically(path, inspect_log.eval_log(cell, runs))
-        # A repeated first run changes the time in the name; the log of the same cell must not stand there twice.
-        for former in target.glob(f"*_{inspect_log.task_id(cell)}.eval"):
-            if former != path:
-                former.unlink(missing_ok=True)
-        files, count = files + 1, count + len(runs)
-        errors += sum(run.error is not None for run in runs)
-        bare += sum(run.steps is None for run in runs)
-    return files, count, errors, bare
+    loaded = (load_run(store, key, goldens) for key in keys)
+    log = inspect_log.eval_log(cell, (run for run in loaded if run is not None))
+    if log is None:
+        return {}
+    path = target / log.name
+    write_atomically(path, log.content)
+    # A repeated first run changes the time in the name; the log of the same cell must not stand there twice.
+    for former in target.glob(f"*_{inspect_log.task_id(cell)}.eval"):
+        if former != path:
+            former.unlink(missing_ok=True)
+    return {"files": 1, "runs": log.runs, "errors": log.errors, "bare": log.bare}
 
 
-def _otel(store: RecordStore, target: Path) -> tuple[int, int, int, int]:
-    from pytest_ctxbench.export.otel import trace_line
-    from pytest_ctxbench.export.runs import cells, load_goldens, load_run
-
-    goldens = load_goldens()
+def _otel_jobs(cells: Mapping[Cell, list[RunKey]]) -> list[_Job]:
     by_model: dict[str, list[RunKey]] = {}
-    for (_, _, model, effort), keys in cells(store).items():
+    for (_, _, model, effort), keys in cells.items():
         by_model.setdefault(f"{safe_id(model)}@{safe_id(effort)}.jsonl", []).extend(keys)
-    count = errors = bare = 0
-    for name, keys in by_model.items():
-        lines = []
+    return list(by_model.items())
+
+
+def _otel(store: RecordStore, target: Path, goldens: Goldens | None, name: str, keys: list[RunKey]) -> _Counts:
+    from pytest_ctxbench.export.otel import trace_line
+    from pytest_ctxbench.export.runs import load_run
+
+    counts = {"files": 1, "runs": 0, "errors": 0, "bare": 0}
+
+    def lines() -> Iterator[bytes]:
         for key in keys:
-            loaded = load_run(store, key, goldens)
-            if loaded is not None:
-                lines.append(trace_line(loaded) + b"\n")
-                errors += loaded.error is not None
-                bare += loaded.steps is None
-        write_atomically(target / name, b"".join(lines))
-        count += len(lines)
-    return len(by_model), count, errors, bare
+            run = load_run(store, key, goldens)
+            if run is not None:
+                counts["runs"] += 1
+                counts["errors"] += run.error is not None
+                counts["bare"] += run.steps is None
+                yield trace_line(run) + b"\n"
+
+    write_parts_atomically(target / name, lines())
+    return counts

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from pytest_ctxbench.collector import paused
 from pytest_ctxbench.goldens import COLUMNS, derive, write
 from pytest_ctxbench.layout import find_layout
 
@@ -29,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with _no_collector():
+    with paused():
         derived = derive(args.data or find_layout().data)
         changed = write(derived, args.out)
     for warning in derived.warnings:
@@ -49,15 +47,3 @@ def run(args: argparse.Namespace) -> int:
                 f"{len(cut.beyond)} left out"
             )
     return 0
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """A million accounts are no garbage, and the collector would look at each of them again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -8,11 +8,12 @@ from .files import FILES, write_tables
 from .headline import headline
 from .power import Detectable, detectable
 from .report import findings, markdown, terminal_lines
-from .table import EFFECTS_KINDS, Planned, effects, pass_hat_k, planned_runs, write_effects
+from .table import EFFECTS_KINDS, METRICS, Planned, effects, pass_hat_k, planned_runs, write_effects
 
 __all__ = [
     "EFFECTS_KINDS",
     "FILES",
+    "METRICS",
     "Detectable",
     "Planned",
     "detectable",

@@ -15,7 +15,7 @@ __all__ = ["headline"]
 
 def headline(table: pd.DataFrame) -> list[str]:
     """`table` as `effects` gives it. No line for a group without a cell that knows both conditions."""
-    rows = [row for row in builtin_rows(table) if (row["metric"], row["statistic"]) == ("success", "rate")]
+    rows = builtin_rows(table[(table["metric"] == "success") & (table["statistic"] == "rate")])
     lines = []
     for reference in (False, True):
         own = [row for row in rows if bool(row["reference"]) is reference]

@@ -7,6 +7,7 @@ the runs of `from` and of `to` and gives limits of `to` minus `from`; None where
 from __future__ import annotations
 
 import math
+import operator
 import statistics
 from collections.abc import Sequence
 from functools import lru_cache
@@ -25,16 +26,19 @@ __all__ = [
     "Limits",
     "binomial",
     "bounded_mean_interval",
+    "deviation",
     "gaffke_limits",
     "mean_interval",
     "median_interval",
     "model_bootstrap",
     "normal_quantile",
+    "population_variance",
     "rate_interval",
     "rate_p_value",
     "smoothed_interval",
     "square_and_add",
     "t_quantile",
+    "variance",
 ]
 
 Limits = tuple[float, float]
@@ -58,6 +62,52 @@ def normal_quantile(q: float) -> float:
 
 
 _Z = normal_quantile(1 - _ALPHA / 2)
+
+
+# ---------------------------------------------------------------- spread
+
+
+def population_variance(values: Sequence[float]) -> float:
+    """`statistics.pvariance` of at least one finite number, to the last bit and in a fraction of its time."""
+    squares, scale = _squared_deviations(values)
+    return squares / (len(values) ** 2 * scale)
+
+
+def variance(values: Sequence[float]) -> float:
+    """`statistics.variance` of at least two finite numbers, likewise."""
+    squares, scale = _squared_deviations(values)
+    return squares / (len(values) * (len(values) - 1) * scale)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """`statistics.stdev` of at least two finite numbers, likewise."""
+    squares, scale = _squared_deviations(values)
+    whole = len(values) * (len(values) - 1) * scale
+    # so many bits of the root that rounding it to odd and then to a float is rounding once
+    shift = (squares.bit_length() - whole.bit_length() - 109) // 2
+    if shift >= 0:
+        return float(_root_to_odd(squares, whole << 2 * shift) << shift)
+    return _root_to_odd(squares << -2 * shift, whole) / (1 << -shift)
+
+
+def _root_to_odd(numerator: int, denominator: int) -> int:
+    root = math.isqrt(numerator // denominator)
+    return root | (root * root * denominator != numerator)
+
+
+def _squared_deviations(values: Sequence[float]) -> tuple[int, int]:
+    """(a, b): a / b is the sum of squared deviations from the mean times the number of values, exactly."""
+    import numpy as np
+
+    mantissas, exponents = np.frexp(np.asarray(values, dtype=np.float64))
+    whole = (mantissas * 2.0**53).astype(np.int64)
+    exponents[whole == 0] = exponents.max()
+    least = int(exponents.min())
+    exact = list(map(operator.lshift, whole.tolist(), (exponents - least).tolist()))
+    total = sum(exact)
+    squares = len(exact) * sum(map(operator.mul, exact, exact)) - total * total
+    power = 2 * (least - 53)
+    return (squares << power, 1) if power >= 0 else (squares, 1 << -power)
 
 
 # ---------------------------------------------------------------- success rates of one cell
@@ -304,7 +354,7 @@ def _bounded_limits(values: Sequence[float], low: float, high: float) -> Limits:
     if len(values) <= MANY_RUNS:
         return gaffke_limits(values, low, high)
     mean = statistics.fmean(values)
-    margin = _Z * math.sqrt(statistics.pvariance([*values, low, high]) / len(values))
+    margin = _Z * math.sqrt(population_variance([*values, low, high]) / len(values))
     return max(low, mean - margin), min(high, mean + margin)
 
 
@@ -351,7 +401,7 @@ def t_quantile(df: int) -> float:
 
 
 def _t_margin(values: Sequence[float]) -> float:
-    return t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return t_quantile(len(values) - 1) * deviation(values) / math.sqrt(len(values))
 
 
 def mean_interval(x: Sequence[float], y: Sequence[float]) -> Limits | None:
@@ -424,7 +474,7 @@ def smoothed_interval(
         return None
     least, most = min(low, *(min(*x, *y) for x, y in cells)), max(high, *(max(*x, *y) for x, y in cells))
     sides = [values for cell in cells for values in cell]
-    variance = math.fsum(statistics.pvariance([*values, least, most]) / len(values) for values in sides)
+    variance = math.fsum(population_variance([*values, least, most]) / len(values) for values in sides)
     centre = math.fsum(statistics.fmean(y) - statistics.fmean(x) for x, y in cells) / len(cells)
     margin = _Z * math.sqrt(variance) / len(cells)
     return max(centre - margin, least - most), min(centre + margin, most - least)

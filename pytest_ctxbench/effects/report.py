@@ -26,6 +26,8 @@ _LABELS = {
 }  # fmt: skip
 
 _Row = dict[str, Any]
+#: (scope, metric, statistic) -> its rows, in the order of the table
+_Rows = dict[tuple[str, str, str], list[_Row]]
 
 
 # ---------------------------------------------------------------- the study's sentences
@@ -40,12 +42,16 @@ def findings(runs: pd.DataFrame, from_condition: str = CONDITIONS[0], to_conditi
     return [line for _, lines in _findings(runs, from_condition, to_condition) for line in lines]
 
 
-def _findings(runs: pd.DataFrame, from_condition: str, to_condition: str) -> list[tuple[bool, list[str]]]:
+def _findings(
+    runs: pd.DataFrame, from_condition: str, to_condition: str, digest: summary.Summary | None = None
+) -> list[tuple[bool, list[str]]]:
     if "condition" not in runs.columns:
         return []
     names = dict(zip((from_condition, to_condition), CONDITIONS, strict=True))
     two = runs[runs["condition"].isin(list(names))]
-    digest = summary.summarise(two.assign(condition=two["condition"].map(names)))
+    # the summary at hand is of all runs, under the names of the contract's conditions
+    if digest is None or (from_condition, to_condition) != CONDITIONS or len(two) < len(runs):
+        digest = summary.summarise(two.assign(condition=two["condition"].map(names)))
     return [(group.reference, _sentences(group, from_condition, to_condition)) for group in digest.groups]
 
 
@@ -111,15 +117,15 @@ def _from_to(row: _Row) -> str:
     return f"{_figure(row['metric'], row['value_from'])} -> {_figure(row['metric'], row['value_to'])}"
 
 
-def _picked(rows: Sequence[_Row], scope: str, metric: str, statistic: str) -> list[_Row]:
-    return [r for r in rows if (r["scope"], r["metric"], r["statistic"]) == (scope, metric, statistic)]
+def _picked(rows: _Rows, scope: str, metric: str, statistic: str) -> list[_Row]:
+    return rows.get((scope, metric, statistic), [])
 
 
 def _scope_name(row: _Row) -> str:
     return "all" if row["scope"] == "pooled" else str(row["task"])
 
 
-def _heading(rows: Sequence[_Row], reference: bool) -> str:
+def _heading(rows: _Rows, reference: bool) -> str:
     cells = _picked(rows, "cell", "success", "rate")
     who = "reference agents" if reference else "models"
     complete = sum(r["cells"] for r in cells)
@@ -129,7 +135,7 @@ def _heading(rows: Sequence[_Row], reference: bool) -> str:
     return text + (f", {alone} without" if alone else "")
 
 
-def _verdicts(rows: Sequence[_Row]) -> list[str]:
+def _verdicts(rows: _Rows) -> list[str]:
     lines = []
     for metric, statistic, test in (
         ("success", "rate", "Barnard's exact test"),
@@ -145,7 +151,7 @@ def _verdicts(rows: Sequence[_Row]) -> list[str]:
     return lines
 
 
-def _limits_of_the_runs(rows: Sequence[_Row]) -> list[str]:
+def _limits_of_the_runs(rows: _Rows) -> list[str]:
     """What this number of runs can show at all."""
     cells = [r for r in _picked(rows, "cell", "success", "rate") if r["cells"]]
     if not cells:
@@ -168,7 +174,7 @@ def _limits_of_the_runs(rows: Sequence[_Row]) -> list[str]:
     return lines
 
 
-def _incomplete(rows: Sequence[_Row]) -> list[str]:
+def _incomplete(rows: _Rows) -> list[str]:
     pooled = _picked(rows, "pooled", "success", "rate")[0]
     lines = []
     missing, errors = pooled["missing_from"] + pooled["missing_to"], pooled["errors_from"] + pooled["errors_to"]
@@ -183,7 +189,7 @@ def _incomplete(rows: Sequence[_Row]) -> list[str]:
     return lines
 
 
-def _method_note(rows: Sequence[_Row]) -> list[str]:
+def _method_note(rows: _Rows) -> list[str]:
     method = _picked(rows, "pooled", "success", "rate")[0]["method"]
     if method is not None and not str(method).startswith("bootstrap"):
         return [
@@ -192,10 +198,13 @@ def _method_note(rows: Sequence[_Row]) -> list[str]:
     return []
 
 
-def _groups(table: pd.DataFrame) -> list[tuple[bool, list[_Row]]]:
-    rows = aggregate.builtin_rows(table)
-    groups = [(reference, [r for r in rows if r["reference"] is reference]) for reference in (False, True)]
-    return [(reference, own) for reference, own in groups if own]
+def _groups(table: pd.DataFrame) -> list[tuple[bool, _Rows]]:
+    # of many runs a cell almost all rows are about k of them, which only the widest scope shows
+    shown = table[(table["scope"] == "pooled") | ~table["statistic"].str.startswith("pass^")]
+    groups: dict[bool, _Rows] = {False: {}, True: {}}
+    for row in aggregate.builtin_rows(shown):
+        groups[row["reference"]].setdefault((row["scope"], row["metric"], row["statistic"]), []).append(row)
+    return [(reference, own) for reference, own in groups.items() if own]
 
 
 # ---------------------------------------------------------------- terminal
@@ -204,7 +213,9 @@ def _groups(table: pd.DataFrame) -> list[tuple[bool, list[_Row]]]:
 def terminal_lines(table: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     """Plain text of at most 100 columns: what changed over all cells and per task, verdicts, the study's sentences."""
     lines: list[str] = []
-    for reference, rows in _groups(table):
+    groups = _groups(table)
+    found = _findings(runs, *_conditions(groups[0][1])) if groups else []
+    for reference, rows in groups:
         if lines:
             lines.append("")
         lines += _wrapped(_heading(rows, reference), "")
@@ -218,14 +229,15 @@ def terminal_lines(table: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
                 grid.append([_LABELS[metric], *(_from_to(scoped[n]) if n in scoped else "-" for n in names)])
                 grid.append(["  change [95%]", *(_change(scoped[n]) if n in scoped else "-" for n in names)])
         lines += _columns(grid)
-        sentences = [s for own, found in _findings(runs, *_conditions(rows)) if own is reference for s in found]
+        sentences = [s for own, said in found if own is reference for s in said]
         for line in [*_verdicts(rows), *_limits_of_the_runs(rows), *_method_note(rows), *_incomplete(rows), *sentences]:
             lines += _wrapped(line, "- ")
     return lines or ["no runs in either condition"]
 
 
-def _conditions(rows: Sequence[_Row]) -> tuple[str, str]:
-    return rows[0]["from_condition"], rows[0]["to_condition"]
+def _conditions(rows: _Rows) -> tuple[str, str]:
+    first = next(iter(rows.values()))[0]
+    return first["from_condition"], first["to_condition"]
 
 
 def _wrapped(text: str, bullet: str) -> list[str]:
@@ -253,16 +265,26 @@ def _columns(grid: Sequence[Sequence[str]]) -> list[str]:
 # ---------------------------------------------------------------- markdown
 
 
-def markdown(table: pd.DataFrame, runs: pd.DataFrame) -> str:
-    """effects.md: pooled, tasks, models, cells with verdicts, pass^k, and how the figures are made."""
+def markdown(
+    table: pd.DataFrame,
+    runs: pd.DataFrame,
+    plain: Sequence[dict[str, Any]] | None = None,
+    digest: summary.Summary | None = None,
+) -> str:
+    """effects.md: pooled, tasks, models, cells with verdicts, pass^k, and how the figures are made.
+
+    `plain` are the `aggregate.plain_rows` of the runs and `digest` is their summary, where the caller has them.
+    """
     parts = ["# Effects"]
-    names = _shown_names(runs)
-    for reference, rows in _groups(table):
+    groups = _groups(table)
+    names = summary.agent_names(aggregate.plain_rows(runs, ()) if plain is None else plain)
+    found = _findings(runs, *_conditions(groups[0][1]), digest) if groups else []
+    for reference, rows in groups:
         heading = _heading(rows, reference)
         parts.append(f"## {summary.escaped(heading[0].upper() + heading[1:])}")
         if reference:
             parts.append("Reference agents check the benchmark itself; their scores say nothing about any model.")
-        sentences = [s for own, found in _findings(runs, *_conditions(rows)) if own is reference for s in found]
+        sentences = [s for own, said in found if own is reference for s in said]
         notes = [*_verdicts(rows), *_limits_of_the_runs(rows), *_method_note(rows), *_incomplete(rows), *sentences]
         parts.append("\n".join(f"- {summary.escaped(note)}" for note in notes))
         parts.append("### All cells and tasks")
@@ -284,11 +306,7 @@ def markdown(table: pd.DataFrame, runs: pd.DataFrame) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _shown_names(runs: pd.DataFrame) -> dict[tuple[Any, ...], str]:
-    return summary.agent_names(aggregate.plain_rows(runs, ()))
-
-
-def _md_scopes(rows: Sequence[_Row]) -> str:
+def _md_scopes(rows: _Rows) -> str:
     body = []
     for metric, statistics_ in METRICS.items():
         for statistic in statistics_:
@@ -308,7 +326,7 @@ def _words(verdict: Any) -> str:
     return "-" if verdict is None else str(verdict).replace("_", " ")
 
 
-def _md_models(rows: Sequence[_Row], names: dict[tuple[Any, ...], str]) -> str:
+def _md_models(rows: _Rows, names: dict[tuple[Any, ...], str]) -> str:
     body = []
     means = _picked(rows, "model", "correctness", "mean")
     for row, mean in zip(_picked(rows, "model", "success", "rate"), means, strict=True):
@@ -318,7 +336,7 @@ def _md_models(rows: Sequence[_Row], names: dict[tuple[Any, ...], str]) -> str:
     return summary.markdown_table(header, body)
 
 
-def _md_cells(rows: Sequence[_Row], names: dict[tuple[Any, ...], str]) -> str:
+def _md_cells(rows: _Rows, names: dict[tuple[Any, ...], str]) -> str:
     body = []
     means = _picked(rows, "cell", "correctness", "mean")
     medians = _picked(rows, "cell", "correctness", "median")
@@ -337,7 +355,7 @@ def _md_cells(rows: Sequence[_Row], names: dict[tuple[Any, ...], str]) -> str:
     return summary.markdown_table(header, body)
 
 
-def _md_pass(rows: Sequence[_Row]) -> str:
-    pooled = [r for r in rows if r["scope"] == "pooled" and r["statistic"].startswith("pass^")]
+def _md_pass(rows: _Rows) -> str:
+    pooled = [r for (scope, _, name), own in rows.items() for r in own if scope == "pooled" and name[:5] == "pass^"]
     body = [[r["statistic"].removeprefix("pass^"), str(r["cells"]), _from_to(r), _change(r)] for r in pooled]
     return summary.markdown_table(["k", "cells", "from -> to", "change"], body)

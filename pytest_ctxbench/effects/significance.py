@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .intervals import MANY_RUNS
+from .intervals import MANY_RUNS, variance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,10 +96,8 @@ def _normal_limit(cells: Sequence[Cell]) -> float | None:
     if all(len(x) + len(y) <= _DRAWN_UP_TO for x, y in cells):
         return None
     observed = abs(math.fsum(statistics.fmean(y) - statistics.fmean(x) for x, y in cells))
-    variance = math.fsum(
-        statistics.variance([*x, *y]) * (1 / len(x) + 1 / len(y)) for x, y in cells if len(x) + len(y) > 1
-    )
-    return math.erfc(observed / math.sqrt(2 * variance)) if variance > 0 else 1.0
+    spread = math.fsum(variance([*x, *y]) * (1 / len(x) + 1 / len(y)) for x, y in cells if len(x) + len(y) > 1)
+    return math.erfc(observed / math.sqrt(2 * spread)) if spread > 0 else 1.0
 
 
 def permutation_p_value(x: Sequence[float], y: Sequence[float]) -> tuple[float, str] | None:

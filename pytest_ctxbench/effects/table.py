@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,14 @@ class _Side:
             known = self._values[metric] = [float(v) for v in found if v is not None and math.isfinite(v)]
         return known
 
+    def pass_all(self) -> list[float]:
+        """`pass_hat_k` for every k up to the number of runs of known success; not to be changed by callers."""
+        known = self._values.get("pass^k")
+        if known is None:
+            success = self.values(_SUCCESS)
+            known = self._values["pass^k"] = list(_pass_hats(int(sum(success)), len(success)))
+        return known
+
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
@@ -110,20 +119,22 @@ def effects(
     from_condition: str = CONDITIONS[0],
     to_condition: str = CONDITIONS[1],
     planned: Planned = None,
+    rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> pd.DataFrame:
     """`to` minus `from`, columns `columns.EFFECTS`, typed like `aggregate.runs_table`. A pure function of the table.
 
     Scopes: pooled over cells, each task, each model, each cell; models first, then reference agents. A figure that the
     runs do not give is blank. `planned` is the number of runs that each condition of each cell should have; without it
-    it is the number of different runs in the table, those that ended in an error included. Raises ValueError when the
-    two conditions are one.
+    it is the number of different runs in the table, those that ended in an error included. `rows` are the
+    `aggregate.plain_rows` of the table with `METRICS`, where the caller has them. Raises ValueError when the two
+    conditions are one.
     """
     if from_condition == to_condition:
         raise ValueError("an effect lies between two conditions")
     conditions = (from_condition, to_condition)
-    cells = _cells(aggregate.plain_rows(runs, METRICS), conditions, planned)
+    cells = _cells(aggregate.plain_rows(runs, METRICS) if rows is None else rows, conditions, planned)
     depth = max((side.planned for cell in cells for side in cell.sides), default=0)
-    rows: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     for reference in (False, True):
         own = [cell for cell in cells if cell.reference is reference]
         for scope in _scopes(own):
@@ -139,15 +150,15 @@ def effects(
                 if metric in _WHERE_KNOWN and metric not in known:
                     continue
                 for statistic in statistics_:
-                    rows.append({**shared, "metric": metric, "statistic": statistic, **_row(scope, metric, statistic)})
-            for k in range(1, depth + 1):
-                rows.append({**shared, "metric": _SUCCESS, "statistic": f"pass^{k}", **_pass_row(scope, k)})
-    _adjust(rows)
-    for row in rows:
-        for name, value in row.items():
+                    lines.append({**shared, "metric": metric, "statistic": statistic, **_row(scope, metric, statistic)})
+            for k, line in enumerate(_pass_rows(scope, depth), 1):
+                lines.append({**shared, "metric": _SUCCESS, "statistic": f"pass^{k}", **line})
+    _adjust(lines)
+    for line in lines:
+        for name, value in line.items():
             if isinstance(value, float):
-                row[name] = _trimmed(value)
-    return aggregate.typed_table(rows, EFFECTS_KINDS)
+                line[name] = _trimmed(value)
+    return aggregate.typed_table(lines, EFFECTS_KINDS)
 
 
 def one_effect(
@@ -177,6 +188,11 @@ def pass_hat_k(successes: int, runs: int, k: int) -> float | None:
     if k < 1 or runs < k:
         return None
     return math.comb(successes, k) / math.comb(runs, k)
+
+
+@lru_cache(maxsize=1024)
+def _pass_hats(successes: int, runs: int) -> tuple[float, ...]:
+    return tuple(pass_hat_k(successes, runs, k) or 0.0 for k in range(1, runs + 1))
 
 
 def _trimmed(value: float) -> float:
@@ -397,22 +413,21 @@ def _tested(
     return permutation_p_value(x, y)
 
 
-def _pass_row(scope: _Scope, k: int) -> dict[str, Any]:
-    """pass^k per cell; for wider scopes the mean over the cells that have k runs in both conditions."""
-    estimates = []
-    for cell in scope.cells:
-        both = [side.values(_SUCCESS) for side in cell.sides]
-        estimates.append((both, [pass_hat_k(int(sum(v)), len(v), k) for v in both]))
-    paired = [(both, e) for both, e in estimates if e[0] is not None and e[1] is not None]
-    shown = estimates if scope.name == "cell" else paired
-    row: dict[str, Any] = {"cells": len(paired)}
-    for i, name in enumerate(("from", "to")):
-        values = [estimate for _, e in shown if (estimate := e[i]) is not None]
-        row[f"n_{name}"] = sum(len(both[i]) for both, _ in shown)
-        row[f"value_{name}"] = statistics.fmean(values) if values else None
-    if paired:
-        row["difference"] = row["value_to"] - row["value_from"]
-    return row
+def _pass_rows(scope: _Scope, depth: int) -> Iterator[dict[str, Any]]:
+    """pass^k for k from 1 to `depth`, per cell; for wider scopes the mean over the cells that have k runs in both
+    conditions."""
+    cells = [(cell.sides[0].pass_all(), cell.sides[1].pass_all()) for cell in scope.cells]
+    for k in range(1, depth + 1):
+        cells_of_k = [both for both in cells if len(both[0]) >= k and len(both[1]) >= k]
+        row: dict[str, Any] = {"cells": len(cells_of_k)}
+        for i, name in enumerate(("from", "to")):
+            shown = cells if scope.name == "cell" else cells_of_k
+            values = [both[i][k - 1] for both in shown if len(both[i]) >= k]
+            row[f"n_{name}"] = sum(len(both[i]) for both in shown)
+            row[f"value_{name}"] = statistics.fmean(values) if values else None
+        if cells_of_k:
+            row["difference"] = row["value_to"] - row["value_from"]
+        yield row
 
 
 # ---------------------------------------------------------------- many rows at once

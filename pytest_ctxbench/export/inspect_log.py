@@ -17,7 +17,9 @@ import math
 import re
 import statistics
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_ctxbench import __version__
@@ -25,9 +27,9 @@ from pytest_ctxbench.records import item_slug
 
 from .conversation import Call, Note, Reply, Said
 from .plain import as_json, identifier, number, shortened, text
-from .runs import Run, moment
+from .runs import Cell, Run, moment
 
-__all__ = ["LOG_VERSION", "eval_log", "file_name", "task_id"]
+__all__ = ["LOG_VERSION", "Log", "eval_log", "task_id"]
 
 LOG_VERSION = 2
 
@@ -48,12 +50,27 @@ _METADATA = (
 )  # fmt: skip
 
 
-def task_id(cell: tuple[str, str, str, str]) -> str:
+def task_id(cell: Cell) -> str:
     """Names a cell's log, whenever it is written: it depends on (task, condition, model, effort) alone."""
     return identifier(*cell)[:22]
 
 
-def file_name(cell: tuple[str, str, str, str], runs: Sequence[Run]) -> str:
+#: Bytes of samples that are held as they are until the log is written.
+_HELD = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The `.eval` file of one cell. `bare` is how many of its runs have no transcript."""
+
+    name: str
+    content: bytes
+    runs: int
+    errors: int
+    bare: int
+
+
+def _file_name(cell: Cell, runs: Sequence[Run]) -> str:
     """`<time>_<task>-<condition>-<model>-<effort>_<id>.eval`: Inspect reads a name and the task's id off it."""
     task, condition, model, effort = cell
     created = _time(min(run.started for run in runs)).replace(":", "-").replace("+", "-")
@@ -68,12 +85,30 @@ def _time(when: Any) -> str:
     return str(when.isoformat(timespec="seconds"))
 
 
-def eval_log(cell: tuple[str, str, str, str], runs: Sequence[Run]) -> bytes:
-    """The `.eval` file of one cell; the same runs give the same bytes. `runs` is not empty."""
-    samples = [_Sample(run, _model(run)) for run in runs]
+def eval_log(cell: Cell, loaded: Iterable[Run]) -> Log | None:
+    """The log of one cell's runs, None without one; the same runs give the same bytes.
+
+    The runs are taken one at a time: of each only what the log's heads need stays, and its sample as it is packed.
+    """
+    runs: list[Run] = []
+    packed: list[tuple[str, bytes, bool]] = []
+    summaries: list[dict[str, Any]] = []
+    usages: list[dict[str, Any] | None] = []
+    bare = held = 0
+    for run in loaded:
+        sample = _Sample(run, _model(run))
+        whole = as_json(sample.whole())
+        held += len(whole)
+        summaries.append(sample.summary())
+        usages.append(sample.usage)
+        name = f"samples/{sample.id}_epoch_{run.key.run}.json"
+        packed.append((name, zlib.compress(whole, 1) if held > _HELD else whole, held > _HELD))
+        bare += run.steps is None
+        runs.append(_without_conversation(run, whole=not runs))
+    if not runs:
+        return None
     spec = _spec(cell, runs)
     plan = {"name": "plan", "steps": [{"solver": "ctxbench", "params": {}, "params_passed": {}}], "config": {}}
-    summaries = [sample.summary() for sample in samples]
     ended_in_errors = all(run.error is not None for run in runs)
     header = {
         "version": LOG_VERSION,
@@ -84,7 +119,7 @@ def eval_log(cell: tuple[str, str, str, str], runs: Sequence[Run]) -> bytes:
         "stats": {
             "started_at": _time(min(run.started for run in runs)),
             "completed_at": _time(max(moment(run, run.wall_s) for run in runs)),
-            "model_usage": _total([sample.usage for sample in samples], spec["model"]),
+            "model_usage": _total(usages, spec["model"]),
             "role_usage": {},
         },
     }
@@ -98,12 +133,21 @@ def eval_log(cell: tuple[str, str, str, str], runs: Sequence[Run]) -> bytes:
             archive.writestr(_entry(name), as_json(value))
 
         add("_journal/start.json", {"version": LOG_VERSION, "eval": spec, "plan": plan})
-        for sample in samples:
-            add(f"samples/{sample.id}_epoch_{sample.run.key.run}.json", sample.whole())
+        for name, content, is_packed in packed:
+            archive.writestr(_entry(name), zlib.decompress(content) if is_packed else content)
         add("_journal/summaries/1.json", summaries)
         add("summaries.json", summaries)
         add("header.json", header)
-    return buffer.getvalue()
+    errors = sum(run.error is not None for run in runs)
+    return Log(_file_name(cell, runs), buffer.getvalue(), len(runs), errors, bare)
+
+
+def _without_conversation(run: Run, *, whole: bool) -> Run:
+    """What the heads of a log need of a run; of the first one the `whole` record but what was called."""
+    record = run.record if whole else {name: run.record.get(name) for name in ("error", "wall_s")}
+    kept = {name: value for name, value in record.items() if name not in ("trace", "final_answer", "queue_rows")}
+    score = None if run.score is None else replace(run.score, explanation="", components={})
+    return replace(run, record=kept, score=score, golden="", steps=None)
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
@@ -119,7 +163,7 @@ def _model(run: Run) -> str:
     return f"{provider}/{text(run.key.model)}" if provider else text(run.key.model)
 
 
-def _spec(cell: tuple[str, str, str, str], runs: Sequence[Run]) -> dict[str, Any]:
+def _spec(cell: Cell, runs: Sequence[Run]) -> dict[str, Any]:
     task, condition, _, effort = cell
     first = runs[0].record
     config: dict[str, Any] = {"reasoning_effort": effort} if effort in _EFFORTS else {}

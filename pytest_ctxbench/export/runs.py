@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pytest_ctxbench import aggregate
 from pytest_ctxbench.config import load_bench
 from pytest_ctxbench.errors import ConfigError
 from pytest_ctxbench.layout import find_layout
+from pytest_ctxbench.record_index import ScoringInputs, kept_row, keys
 from pytest_ctxbench.records import RunKey
 from pytest_ctxbench.runner import RunContext, score_record
-from pytest_ctxbench.store import RecordStore, key_of
+from pytest_ctxbench.store import RecordStore, read_record
 
 from .conversation import Note, Reply, Said, read_conversation
 from .plain import number, plain
 
-__all__ = ["Goldens", "Run", "RunScore", "batches", "cells", "load_goldens", "load_run", "moment"]
+__all__ = ["Cell", "Goldens", "Run", "RunScore", "cells", "load_goldens", "load_run", "moment"]
+
+#: (task, condition, model, effort)
+Cell = tuple[str, str, str, str]
 
 #: Where a record does not say when it started.
 _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
@@ -66,6 +72,7 @@ class Goldens:
     """What scores are recomputed with: `files` maps a task to its golden's SHA-256 and text."""
 
     context: RunContext
+    inputs: ScoringInputs
     files: Mapping[str, tuple[str, str]]
 
 
@@ -81,18 +88,16 @@ def load_goldens() -> Goldens | None:
             files[task.name] = (hashlib.sha256(raw).hexdigest(), raw.decode("utf-8-sig"))
     except (ConfigError, OSError, UnicodeDecodeError):
         return None
-    return Goldens(context, files)
+    return Goldens(context, ScoringInputs.of(context), files)
 
 
-def cells(store: RecordStore) -> dict[tuple[str, str, str, str], list[RunKey]]:
-    """(task, condition, model, effort) -> its runs, both in order. Raises `ConfigError` where there is no record."""
+def cells(store: RecordStore, goldens: Goldens | None) -> dict[Cell, list[RunKey]]:
+    """The cells and their runs, both in order. Raises `ConfigError` where there is no record."""
     if not store.runs.is_dir():
         raise ConfigError(f"--out {store.out}: holds no runs/ folder; name the folder of a session (its --ctx-out)")
-    found: dict[tuple[str, str, str, str], list[RunKey]] = {}
-    for record in store.records():  # one at a time; of each only its key stays
-        key = key_of(record)
-        if key is not None:
-            found.setdefault((key.task, key.condition, key.model, key.effort), []).append(key)
+    found: dict[Cell, list[RunKey]] = {}
+    for key in keys(store, None if goldens is None else goldens.inputs):
+        found.setdefault((key.task, key.condition, key.model, key.effort), []).append(key)
     if not found:
         raise ConfigError(f"--out {store.out}: holds no record of a run; name the folder of a session (its --ctx-out)")
     return {cell: sorted(found[cell], key=lambda key: key.run) for cell in sorted(found)}
@@ -100,7 +105,12 @@ def cells(store: RecordStore) -> dict[tuple[str, str, str, str], list[RunKey]]:
 
 def load_run(store: RecordStore, key: RunKey, goldens: Goldens | None) -> Run | None:
     """One run, None when its record went away since the folder was listed."""
-    record = store.load(key)
+    raw = b""
+    with contextlib.suppress(OSError):
+        raw = store.path(key).read_bytes()
+    record, _ = read_record(raw, store.path(key), key)
+    if record is None:
+        raw, record = b"", store.load(key)  # which sets a damaged one aside
     if record is None:
         return None
     try:
@@ -108,7 +118,8 @@ def load_run(store: RecordStore, key: RunKey, goldens: Goldens | None) -> Run | 
     except RecursionError:
         events = None
     golden = _golden(record, goldens)
-    score = _score(record, goldens if golden is not None else None)
+    row = kept_row(raw, store.path(key).name, goldens.inputs) if golden is not None and goldens is not None else None
+    score = _score(record, goldens if golden is not None else None, row)
     return Run(
         key=key,
         record=plain(record),
@@ -126,16 +137,19 @@ def _golden(record: Mapping[str, Any], goldens: Goldens | None) -> str | None:
     return known[1] if known is not None and parts.get("golden") == known[0] else None
 
 
-def _score(record: Mapping[str, Any], goldens: Goldens | None) -> RunScore | None:
-    """Recomputed from the saved answer or queue, as everywhere; else the score that the run ended with."""
+def _score(record: Mapping[str, Any], goldens: Goldens | None, row: Mapping[str, Any] | None) -> RunScore | None:
+    """Recomputed from the saved answer or queue, as everywhere; else the score that the run ended with. `row` is what
+    the present scorers made of the record, where that is known: a score that agrees with it need not be made again."""
     if record.get("error") is not None:
         return None
+    saved = record.get("score")
     if goldens is not None:
+        if row is not None and isinstance(saved, dict) and aggregate.agrees(saved, row):
+            return _run_score(saved, recomputed=True)
         score = score_record(record, goldens.context)
         if score is not None:
             found: Mapping[str, Any] = score.to_json()
             return _run_score(found, recomputed=True)
-    saved = record.get("score")
     return _run_score(saved, recomputed=False) if isinstance(saved, dict) else None
 
 
@@ -162,11 +176,3 @@ def _started(record: Mapping[str, Any]) -> datetime:
 def moment(run: Run, seconds: float) -> datetime:
     """The time so many seconds after the run's start."""
     return run.started + timedelta(seconds=min(seconds, 1e9))
-
-
-def batches(store: RecordStore, goldens: Goldens | None) -> Iterator[tuple[tuple[str, str, str, str], list[Run]]]:
-    """The cells one after the other, each with its runs loaded: transcripts of a whole session do not fit in memory."""
-    for cell, keys in cells(store).items():
-        runs = [run for key in keys if (run := load_run(store, key, goldens)) is not None]
-        if runs:
-            yield cell, runs
