@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 __all__ = ["leave_at_once", "paused", "rarer_collections"]
@@ -19,10 +19,10 @@ _THRESHOLDS = (5_000, 5, 2)
 
 
 @contextmanager
-def rarer_collections(at_end: Callable[[Callable[[], None]], object] | None = None) -> Iterator[None]:
+def rarer_collections() -> Iterator[None]:
     """While many runs are in flight, what was there before them (items, plan, modules) is not looked through for
-    cycles, and new objects more seldom. Afterwards all is as before; what was there before is looked at again only when
-    the function that `at_end` got is called, since pytest collects twice at its end."""
+    cycles, and new objects more seldom. Afterwards all is as before: `gc.get_referrers`, which hypothesis asks when it
+    is imported, does not see frozen objects."""
     before = gc.get_threshold()
     freezes = gc.get_freeze_count() == 0  # else it is somebody else's to thaw
     if freezes:
@@ -36,9 +36,7 @@ def rarer_collections(at_end: Callable[[Callable[[], None]], object] | None = No
         yield
     finally:
         gc.set_threshold(*before)
-        if freezes and at_end is not None:
-            at_end(gc.unfreeze)
-        elif freezes:
+        if freezes:
             gc.unfreeze()
 
 

@@ -49,8 +49,7 @@ def _ctx_flight(_ctx_session: BenchSession, _ctx_executor: Executor) -> Iterator
     from .collector import rarer_collections
 
     flight = _ctx_session.flight(_ctx_executor)
-    many = _ctx_session.settings.concurrency > 1
-    with rarer_collections(_ctx_session.at_end.callback) if many else nullcontext():
+    with rarer_collections() if _ctx_session.settings.concurrency > 1 else nullcontext():
         yield flight
         flight.stop()
 

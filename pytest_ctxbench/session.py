@@ -85,7 +85,6 @@ def register(config: pytest.Config) -> None:
             controller.refuse(str(error))
         raise pytest.UsageError(str(error)) from None
     config.stash[BENCH_SESSION] = session
-    config.add_cleanup(session.at_end.close)
     leave_at_once()
     config.pluginmanager.register(fixtures, "ctxbench-fixtures")
     config.pluginmanager.register(session, "ctxbench-session")
@@ -104,8 +103,6 @@ def controller_of(config: pytest.Config) -> ToController | None:
 class BenchSession:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        #: Left after everything of pytest's that was set up later: its last collection of cycles, for one.
-        self.at_end = contextlib.ExitStack()
         self.settings: Settings = resolve(config)
         self.bench: Bench = load_bench(self.settings.config, self.settings.layout)
         whole = build_plan(self.bench, self.settings.selection)

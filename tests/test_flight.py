@@ -351,18 +351,6 @@ def test_cycles_are_collected_in_the_end_and_the_collector_is_left_as_it_was():
     assert (gc.get_threshold(), gc.get_freeze_count()) == (thresholds, frozen)
 
 
-def test_what_was_there_before_stays_apart_until_the_end_when_asked_to():
-    frozen, later = gc.get_freeze_count(), []
-    with rarer_collections(later.append):
-        pass
-    try:
-        assert gc.get_freeze_count() > 1_000 + frozen
-        assert gc.get_threshold() != (5_000, 5, 2)
-    finally:
-        later.pop()()
-    assert gc.get_freeze_count() == frozen
-
-
 class Finder:
     """As pytest's own: it is asked first, and belongs to pytest by its module."""
 
