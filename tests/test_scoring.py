@@ -1340,6 +1340,16 @@ def test_a_golden_that_cannot_be_graded_against(task: str, golden: list[dict[str
     assert message in str(raised.value)
 
 
+def test_rows_of_a_golden_that_change_are_read_again() -> None:
+    """What was made of a golden's rows is kept, by what stands in them."""
+    golden = [dict(row) for row in R1]
+    assert score_run("r1", golden=golden, answer=table(R1), rubric=RUBRIC).correctness == 100
+    golden[0]["AccountName"] = "Somebody Else Ltd"
+    assert score_run("r1", golden=golden, answer=table(R1), rubric=RUBRIC).correctness < 100
+    golden[0]["AccountName"] = R1[0]["AccountName"]
+    assert score_run("r1", golden=golden, answer=table(R1), rubric=RUBRIC).correctness == 100
+
+
 def test_an_unknown_failure() -> None:
     with pytest.raises(ConfigError, match="failure 'crash' is unknown; it can be turn_cap"):
         score("r1", R1, "", failure="crash")

@@ -8,6 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from math import sqrt
+from types import MappingProxyType
 
 from pytest_ctxbench.errors import ConfigError
 
@@ -33,6 +34,10 @@ __all__ = [
     "row_status",
     "sort_order_ok",
 ]  # fmt: skip
+
+
+#: A session has two read tasks; a scale of a thousand has goldens of many rows.
+_KEPT_GOLDENS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +70,23 @@ def golden_names(task: str, golden: Sequence[Mapping[str, str]]) -> dict[str, Ma
     return found
 
 
-def read_golden_rows(task: str, golden: Sequence[Mapping[str, str]], rubric: Rubric) -> dict[str, GoldenRow]:
+def read_golden_rows(task: str, golden: Sequence[Mapping[str, str]], rubric: Rubric) -> Mapping[str, GoldenRow]:
     """Golden rows of a read task by name key. Raises `ConfigError` as `golden_names`, and for a score or status that
-    cannot be read."""
+    cannot be read.
+
+    Every run of a task is scored against the same rows: what was made of equal ones is kept with the rubric.
+    """
+    known = rubric.remembered_goldens
+    asked = (task, tuple(tuple(row.items()) for row in golden))
+    if asked not in known:
+        if len(known) >= _KEPT_GOLDENS:
+            known.clear()
+        known[asked] = MappingProxyType(_read_golden_rows(task, golden, rubric))
+    found: Mapping[str, GoldenRow] = known[asked]
+    return found
+
+
+def _read_golden_rows(task: str, golden: Sequence[Mapping[str, str]], rubric: Rubric) -> dict[str, GoldenRow]:
     rows = {}
     for key, row in golden_names(task, golden).items():
         name = row["AccountName"]

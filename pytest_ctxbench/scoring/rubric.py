@@ -62,6 +62,8 @@ class Rubric:
     reason_affirmations: Keywords
     #: Name of a reader -> text -> what it read under this rubric (`remembered_by_rubric`).
     remembered: dict[str, dict[str, Any]] = field(init=False, default_factory=dict, compare=False, repr=False)
+    #: Task and rows of a golden -> what they are compared as (`health.read_golden_rows`).
+    remembered_goldens: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
 
 class _Reader:
