@@ -186,7 +186,7 @@ class Target:
 
     @property
     def loopback(self) -> bool:
-        host = httpx2.URL(self.url).host
+        host = _parsed(self.url).host
         if host == "localhost" or host.endswith(".localhost"):
             return True
         try:
@@ -211,7 +211,7 @@ def make_client(
     `read_timeout_s` None leaves time limits to the caller. `http_context` is a TLS context to use in place of the
     process's own. Proxies of the environment serve every target but loopback ones.
     """
-    url = httpx2.URL(target.url)
+    url = _parsed(target.url)
     if url.scheme == "http":
         verify = no_tls()
     elif http_context is None:
@@ -221,10 +221,10 @@ def make_client(
     timeout = httpx2.Timeout(connect_timeout_s, read=read_timeout_s, write=max(60.0, connect_timeout_s), pool=None)
     auth = httpx2.BasicAuth(target.user, target.password) if target.user or target.password else None
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=4.0)
-    proxies = getproxies()
-    proxied = bool(proxies.get(url.scheme) or proxies.get("all")) and not proxy_bypass(url.host)
-    if proxied and not target.loopback:
-        return ObservedClient(auth=auth, timeout=timeout, verify=verify, limits=limits)
+    if not target.loopback:
+        proxies = getproxies()
+        if (proxies.get(url.scheme) or proxies.get("all")) and not proxy_bypass(url.host):
+            return ObservedClient(auth=auth, timeout=timeout, verify=verify, limits=limits)
     # A call may be silent for half an hour: only keep-alive probes tell a slow server from a vanished one.
     transport: httpx2.AsyncHTTPTransport
     if url.scheme == "http" and target.loopback:

@@ -100,14 +100,14 @@ def redacted(value: Any, secrets: Iterable[str]) -> Any:
 
 
 def _collect(value: Any, texts: list[str]) -> bool:
-    """Put all texts of a value into `texts`; False when it is not made of JSON's own types alone."""
+    """Put all texts of a value into `texts`; False when it holds what JSON's writer does not take."""
     if isinstance(value, str):
         texts.append(value)
     elif isinstance(value, dict):
         return all(_collect(key, texts) and _collect(item, texts) for key, item in value.items())
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         return all(_collect(item, texts) for item in value)
-    elif isinstance(value, Mapping | tuple):
+    elif isinstance(value, Mapping):
         return False
     return True
 
