@@ -50,19 +50,49 @@ class _Backend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         local = None if local_address is None else (local_address, 0)
+        loop = asyncio.get_running_loop()
+        reader = _Reader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         with _as(httpcore2.ConnectTimeout, httpcore2.ConnectError):
             async with asyncio.timeout(timeout):
-                reader, writer = await asyncio.open_connection(host, port, local_addr=local)
-        for option in socket_options or ():
-            writer.get_extra_info("socket").setsockopt(*option)
-        return _Stream(reader, writer)
+                transport, _ = await loop.create_connection(lambda: protocol, host, port, local_addr=local)
+            try:
+                for option in socket_options or ():
+                    transport.get_extra_info("socket").setsockopt(*option)
+            except OSError:
+                transport.abort()
+                raise
+        return _Stream(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
+class _Reader(asyncio.StreamReader):
+    """Takes what arrives off the socket at once, as the event loop has it; `unread` bytes of it are held."""
+
+    unread = 0
+    lost: Exception | None = None
+
+    def feed_data(self, data: Any) -> None:
+        self.unread += len(data)
+        super().feed_data(data)
+
+    def set_exception(self, exc: Exception) -> None:
+        """The connection is lost; what came before that is read first, as from a socket."""
+        self.lost = exc
+        self.feed_eof()
+
+    async def read(self, n: int = -1) -> bytes:
+        data = await super().read(n)
+        self.unread -= len(data)
+        if not data and self.lost is not None:
+            raise self.lost
+        return data
+
+
 class _Stream(httpcore2.AsyncNetworkStream):
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
@@ -84,7 +114,8 @@ class _Stream(httpcore2.AsyncNetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         if info == "is_readable":
-            return self._reader.at_eof() or self._writer.is_closing() or self._is_readable()
+            reader = self._reader
+            return bool(reader.unread) or reader.at_eof() or self._writer.is_closing() or self._is_readable()
         name = {"client_addr": "sockname", "server_addr": "peername", "socket": "socket"}.get(info)
         return None if name is None else self._writer.get_extra_info(name)
 

@@ -982,6 +982,29 @@ def test_a_read_in_flight_is_repeated_when_the_process_dies(template: Path, tmp_
     supervised(template, tmp_path, body)
 
 
+def test_a_process_that_does_not_come_up_is_no_fault_of_the_statement(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(engine: EngineProcess) -> None:
+        spawn = engine._spawn
+
+        async def spawned_and_killed() -> Any:
+            child = await spawn()
+            os.kill(child.process.pid, signal.SIGKILL)
+            return child
+
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        monkeypatch.setattr(engine, "_spawn", spawned_and_killed)
+        with pytest.raises(EngineFailure) as caught:
+            await engine.run(order("SELECT 1"))
+        assert (caught.value.code, caught.value.blameless) == ("unavailable", True)
+        monkeypatch.setattr(engine, "_spawn", spawn)
+        assert (await engine.run(order("SELECT 1")))["rows"] == [[1]]
+
+    supervised(template, tmp_path, body)
+
+
 def test_a_write_in_flight_happens_exactly_once(template: Path, tmp_path: Path) -> None:
     slow_insert = f"INSERT INTO {QUEUE} (ACCOUNT_NAME) SELECT CAST(n AS VARCHAR) FROM ({BUSY}) x"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import bench as runs_the_benchmark
 import pytest
 
 from pytest_ctxbench import cli
+from pytest_ctxbench.errors import HarnessError
 from pytest_ctxbench.records import RECORD_FIELDS, RunKey
 from pytest_ctxbench.store import RecordStore
 
@@ -287,6 +289,33 @@ def test_processes_write_what_one_process_writes(folder: Path, tmp_path: Path, m
 
     for form in ("inspect", "otel"):
         assert written(form, 1) == written(form, 1_000)
+
+
+def killed(*_: Any) -> dict[str, int]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def interrupted(*_: Any) -> dict[str, int]:
+    signal.raise_signal(signal.SIGINT)
+    return {}
+
+
+@pytest.mark.parametrize(("write", "expected"), [(killed, HarnessError), (interrupted, KeyboardInterrupt)])
+def test_a_process_that_ends_ends_the_command_in_one_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    write: Any, expected: type[BaseException],
+) -> None:  # fmt: skip
+    from pytest_ctxbench.commands import export as command
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(command, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    jobs = [(number, [RunKey("m", "default", "r1", "baseline", number)]) for number in (1, 2, 3)]
+    with pytest.raises(expected):
+        list(command._written(write, folder, tmp_path, jobs))
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "Traceback" not in capfd.readouterr().err
 
 
 # ---------------------------------------------------------------- OpenTelemetry

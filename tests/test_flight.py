@@ -361,6 +361,15 @@ class Finder:
         self.asked.append(name)
 
 
+def test_a_thread_that_looks_for_a_module_meanwhile_asks_every_finder():
+    before = list(sys.meta_path)
+    asked = iter(sys.meta_path)  # as the import system does it, in another thread
+    first = next(asked)
+    with quick_imports():
+        rest = list(asked)
+    assert [first, *rest] == before
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_collector_and_finders_are_as_they_were_after_quick_imports(enabled: bool):
     finder, added = Finder(), Finder()

@@ -136,6 +136,58 @@ def test_an_end_that_the_event_loop_has_not_heard_of_yet(transport: httpx2.Async
     listening.close()
 
 
+def test_what_a_server_says_between_two_requests_is_no_answer_to_the_second(
+    transport: httpx2.AsyncHTTPTransport,
+) -> None:
+    said = asyncio.Event()
+
+    async def talks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, _ = await request_of(reader)
+        if b"/second" not in head:
+            writer.write(OK)
+            await writer.drain()
+            await asyncio.sleep(0.05)
+            writer.write(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+            await writer.drain()
+            said.set()
+            await reader.read()
+        else:
+            writer.write(OK.replace(b"ok", b"2!"))
+            await writer.drain()
+        writer.close()
+
+    async def body(client: httpx2.AsyncClient, url: str) -> list[str]:
+        first = (await client.post(url, content=b"x")).text
+        await said.wait()
+        await asyncio.sleep(0.05)  # it arrives
+        return [first, (await client.post(f"{url}second", content=b"x")).text]
+
+    assert talk(transport, talks, body) == ["ok", "2!"]
+
+
+def test_what_came_before_a_connection_was_lost_is_read_first(transport: httpx2.AsyncHTTPTransport) -> None:
+    async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.write(b"6\r\nsecond\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        reset(writer)
+
+    async def body(client: httpx2.AsyncClient, url: str) -> list[bytes]:
+        found = []
+        with pytest.raises(httpx2.ReadError):  # noqa: PT012 - how much is read before it is the question
+            async with client.stream("POST", url, content=b"x") as answer:
+                await asyncio.sleep(0.5)  # all of it happens before anything is read
+                async for part in answer.aiter_raw():
+                    found.append(part)
+        return found
+
+    assert b"".join(talk(transport, breaks, body)) == b"firstsecond"
+
+
 @pytest.mark.parametrize("sent", [b"", OK[:30], OK[:-1]], ids=["nothing", "half of the head", "half of the body"])
 @pytest.mark.parametrize("how", ["closed", "reset"])
 def test_a_lost_answer(transport: httpx2.AsyncHTTPTransport, sent: bytes, how: str) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ctxbench.errors import ConfigError
+from pytest_ctxbench.errors import ConfigError, HarnessError
 from pytest_ctxbench.records import RunKey, safe_id
 from pytest_ctxbench.store import RecordStore, write_atomically, write_parts_atomically
 
@@ -92,11 +95,18 @@ def _written(write: _Write, source: Path, target: Path, jobs: list[_Job]) -> Ite
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
 
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (source,))
     try:
-        for waiting in [pool.submit(_one, write, target, job) for job in jobs]:
+        with _deaf_to_ctrl_c():  # which the processes inherit: they say nothing of their own when it comes
+            submitted = [pool.submit(_one_that_ctrl_c_ends, write, target, job) for job in jobs]
+        for waiting in submitted:
             yield waiting.result()
+    except BrokenProcessPool:
+        raise HarnessError(
+            "a process that wrote was ended from outside, perhaps for want of memory; run it again"
+        ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -116,6 +126,27 @@ def _one(write: _Write, target: Path, job: _Job) -> tuple[_Counts, list[str]]:
     counts = write(store, target, goldens, *job)
     warnings, store.warnings = store.warnings, []
     return counts, warnings
+
+
+def _one_that_ctrl_c_ends(write: _Write, target: Path, job: _Job) -> tuple[_Counts, list[str]]:
+    """`_one`, in a process that hears Ctrl-C meanwhile alone."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return _one(write, target, job)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # no other may say what becomes of signals
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _inspect_jobs(cells: Mapping[Cell, list[RunKey]]) -> list[_Job]:

@@ -513,8 +513,10 @@ class EngineProcess:
         if self._folder is not None:
             try:
                 await fresh.ask(self._open_order(self._folder), self._settings.start_timeout_s)
-            except EngineFailure:
+            except EngineFailure as error:
                 await fresh.close()
+                if error.code == "engine":  # no statement is to blame for a process that does not come up
+                    raise EngineFailure(str(error), "unavailable") from None
                 raise
         self._child = fresh
 
