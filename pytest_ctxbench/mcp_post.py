@@ -38,7 +38,6 @@ from . import fast_json
 __all__ = ["PostDispatcher"]
 
 _HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-_OK = 200
 _ACCEPTED = 202
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from .collector import paused
 
 __all__ = ["quick_imports"]
 
@@ -17,17 +18,14 @@ def quick_imports() -> Iterator[None]:
 
     The list of finders is replaced and not changed: a thread that goes through it would pass over one of the others,
     and not find what is there."""
-    collects = gc.isenabled()
-    gc.disable()
     found = [(place, f) for place, f in enumerate(sys.meta_path) if type(f).__module__.startswith("_pytest.")]
     passed_over = [finder for _, finder in found]
-    sys.meta_path = [finder for finder in sys.meta_path if finder not in passed_over]
-    try:
-        yield
-    finally:
-        finders = list(sys.meta_path)
-        for place, finder in found:
-            finders.insert(place, finder)
-        sys.meta_path = finders
-        if collects:
-            gc.enable()
+    with paused():
+        sys.meta_path = [finder for finder in sys.meta_path if finder not in passed_over]
+        try:
+            yield
+        finally:
+            finders = list(sys.meta_path)
+            for place, finder in found:
+                finders.insert(place, finder)
+            sys.meta_path = finders

@@ -52,7 +52,7 @@ from .store import RecordStore, key_of, open_regular, read_record
 if TYPE_CHECKING:
     from .runner import RunContext
 
-__all__ = ["FACTS", "INDEX_NAME", "Indexed", "ScoringInputs", "indexed", "kept_row", "keys", "seal"]
+__all__ = ["FACTS", "INDEX_NAME", "Indexed", "ScoringInputs", "cores", "indexed", "kept_row", "keys", "seal"]
 
 INDEX_NAME = ".index.jsonl"
 
@@ -388,10 +388,14 @@ def of_record(record: Mapping[str, Any], inputs: ScoringInputs) -> Indexed:
     return Indexed(facts, [row[name] for name in RUNS_RAW])
 
 
+def cores() -> int:
+    """How many of this machine's cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _read_all(store: RecordStore, names: Sequence[str], inputs: ScoringInputs) -> Iterator[_Found]:
     """One at a time, read by as many processes as there are cores when that is worth it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    processes = min(cores, len(names) // _WORTH_A_PROCESS)
+    processes = min(cores(), len(names) // _WORTH_A_PROCESS)
     if processes < 2:
         for name in names:
             found = _read_one(store.runs / name, inputs)

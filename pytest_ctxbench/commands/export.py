@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import threading
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from pytest_ctxbench.export.runs import cells, load_goldens
 
     found = cells(store, load_goldens())
-    jobs = _inspect_jobs(found) if args.format == "inspect" else _otel_jobs(found)
+    jobs: list[_Job] = [*found.items()] if args.format == "inspect" else _otel_jobs(found)
     write = _inspect if args.format == "inspect" else _otel
     total = Counter[str]()
     for counts, warnings in _written(write, source, target, jobs):
@@ -87,8 +86,9 @@ _WORTH_A_PROCESS = 1_000
 
 def _written(write: _Write, source: Path, target: Path, jobs: list[_Job]) -> Iterator[tuple[_Counts, list[str]]]:
     """What each job counted and warned of; in as many processes as there are cores when that is worth it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    processes = min(cores, len(jobs), sum(len(keys) for _, keys in jobs) // _WORTH_A_PROCESS)
+    from pytest_ctxbench.record_index import cores
+
+    processes = min(cores(), len(jobs), sum(len(keys) for _, keys in jobs) // _WORTH_A_PROCESS)
     if processes < 2:
         _begin(source)
         yield from (_one(write, target, job) for job in jobs)
@@ -147,10 +147,6 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _inspect_jobs(cells: Mapping[Cell, list[RunKey]]) -> list[_Job]:
-    return list(cells.items())
 
 
 def _inspect(store: RecordStore, target: Path, goldens: Goldens | None, cell: Cell, keys: list[RunKey]) -> _Counts:

@@ -16,7 +16,7 @@ from pytest_ctxbench.layout import find_layout
 from pytest_ctxbench.record_index import ScoringInputs, kept_row, keys
 from pytest_ctxbench.records import RunKey
 from pytest_ctxbench.runner import RunContext, score_record
-from pytest_ctxbench.store import RecordStore, read_record
+from pytest_ctxbench.store import RecordStore, open_regular, read_record
 
 from .conversation import Note, Reply, Said, read_conversation
 from .plain import number, plain
@@ -106,8 +106,8 @@ def cells(store: RecordStore, goldens: Goldens | None) -> dict[Cell, list[RunKey
 def load_run(store: RecordStore, key: RunKey, goldens: Goldens | None) -> Run | None:
     """One run, None when its record went away since the folder was listed."""
     raw = b""
-    with contextlib.suppress(OSError):
-        raw = store.path(key).read_bytes()
+    with contextlib.suppress(OSError), open_regular(store.path(key)) as file:
+        raw = file.read()
     record, _ = read_record(raw, store.path(key), key)
     if record is None:
         raw, record = b"", store.load(key)  # which sets a damaged one aside

@@ -48,11 +48,9 @@ class _Usage:
     """Address space and resident memory of this process, in MiB; zeros where the system does not tell."""
 
     def __init__(self) -> None:
-        self._file: int | None = None
+        self._file: int | None = None  # kept open: it is read after each statement
         with contextlib.suppress(OSError):
-            self._file = os.open(
-                "/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC
-            )  # kept: it is read after each statement
+            self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def __call__(self) -> tuple[float, float]:
         try:

@@ -86,25 +86,22 @@ class HttpPool:
         from pytest_ctxbench.http_client import Client, no_tls
 
         limits = httpx2.Limits(max_connections=8, max_keepalive_connections=2, keepalive_expiry=_KEEP_ALIVE_S)
-        # The HTTP client takes the Authorization header off when a redirect leads to another host, and no other
-        # vendor's key header: none is followed.
-        if is_loopback(base_url) and urlsplit(base_url).scheme == "http":
+        loopback = is_loopback(base_url)
+        connecting: dict[str, Any]
+        if loopback and urlsplit(base_url).scheme == "http":
             from pytest_ctxbench.loopback_http import LoopbackTransport
 
-            client = Client(
-                transport=LoopbackTransport(no_tls(), limits),
-                trust_env=False,
-                timeout=self.timeout(timeout_s),
-                follow_redirects=False,
-            )
+            connecting = {"transport": LoopbackTransport(no_tls(), limits)}
         else:
-            client = Client(
-                verify=self.tls,
-                trust_env=not is_loopback(base_url),
-                timeout=self.timeout(timeout_s),
-                limits=limits,
-                follow_redirects=False,
-            )
+            connecting = {"verify": self.tls, "limits": limits}
+        client = Client(
+            trust_env=not loopback,
+            timeout=self.timeout(timeout_s),
+            # The HTTP client takes the Authorization header off when a redirect leads to another host, and no other
+            # vendor's key header.
+            follow_redirects=False,
+            **connecting,
+        )
         self._clients.add(client)
         return client
 
