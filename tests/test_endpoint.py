@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -23,7 +24,7 @@ from mcp.client.streamable_http import streamable_http_client
 from pytest_ctxbench.dataset import TABLES as FILES
 from pytest_ctxbench.local import frames, supervisor
 from pytest_ctxbench.local.process import EndpointProcess, start_endpoint
-from pytest_ctxbench.local.schema import TABLES
+from pytest_ctxbench.local.schema import HOME_PREFIX, TABLES
 from pytest_ctxbench.local.supervisor import EngineFailure, EngineProcess, EngineSettings
 from pytest_ctxbench.local.template import build_template
 from pytest_ctxbench.local.tool_names import FAULT_MARK, OPS, canonical_op, listed_tool_name, listed_tool_names
@@ -828,6 +829,21 @@ def test_a_session_outlives_its_engine(endpoint: EndpointProcess) -> None:
 
     fresh(endpoint)
     in_session(endpoint, WRITE, body)
+
+
+def test_copies_made_ready_by_a_process_that_died_are_not_left_behind(endpoint: EndpointProcess) -> None:
+    """Each fresh copy is followed by the next one, in preparation; here the process is killed meanwhile."""
+    (home,) = Path(tempfile.gettempdir()).glob(f"{HOME_PREFIX}{endpoint.pid}-*")
+    for _ in range(6):
+        pid = health(endpoint)["engines"]["work"]["pid"]
+        fresh(endpoint)
+        os.kill(pid, signal.SIGKILL)
+        assert rows(endpoint, f"SELECT COUNT(*) FROM {QUEUE}") == [[0]]
+    fresh(endpoint)
+    served = health(endpoint)["folder"]
+    names = {path.name for path in home.glob("work-*") if path.name[5:].isdigit()}
+    assert served in names
+    assert len(names - {served}) <= 1, "the next copy, and nothing else"
 
 
 def test_a_statement_whose_database_was_replaced_is_marked_as_no_fault_of_its_own(single: EndpointProcess) -> None:

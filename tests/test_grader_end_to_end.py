@@ -179,12 +179,15 @@ def test_a_changed_catalogue_never_gets_a_score(endpoint: EndpointProcess, lie: 
             health: dict[str, Any] = json.load(answer)
         os.kill(health["engines"]["work"]["pid"], signal.SIGKILL)
         (home,) = Path(tempfile.gettempdir()).glob(f"{HOME_PREFIX}{endpoint.pid}-*")
-        file = database_files(home / f"work-{health['generation']}")["Warehouse_System"]
-        for _ in range(100):  # until the killed process has let go of it
+        file = database_files(home / health["folder"])["Warehouse_System"]
+        deadline = time.monotonic() + 60
+        while True:  # until the killed process has let go of it
             try:
                 connection = duckdb.connect(str(file))
                 break
             except duckdb.IOException:
+                if time.monotonic() > deadline:
+                    raise
                 time.sleep(0.1)
         for statement in lie:
             connection.execute(statement)

@@ -229,7 +229,11 @@ class Databases:
             await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
         with contextlib.suppress(DatabasesError, EngineFailure):
             folder = await asyncio.to_thread(self._copy)
-            await self._work.prepare(folder)
+            try:
+                await self._work.prepare(folder)
+            except EngineFailure:  # the process may have touched it
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                raise
             self._spare = folder
 
     def _unchanged(self) -> bool:
@@ -312,6 +316,7 @@ class Databases:
         return {
             "generation": self._generation,
             "instance": self.instance,
+            "folder": self._folder.name if self._folder is not None else None,
             "engines": {name: {"pid": e.pid, "restarts": e.restarts} for name, e in engines.items()},
         }
 
