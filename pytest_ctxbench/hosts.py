@@ -17,6 +17,7 @@ import contextlib
 import gzip
 import json
 import secrets
+import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -109,6 +110,17 @@ def count_reruns_here(config: Any) -> None:
         return
     counter = ServerStatusDB()
     config.workerinput["sock_port"], config.workerinput["statusdb_token"] = counter.sock_port, counter.token
+
+
+def count_reruns_without_delay(config: Any) -> None:
+    """In a worker, after pytest-rerunfailures is configured.
+
+    For every item it sends the controller a number without an answer and then asks for the next item's: with Nagle's
+    algorithm the question waits for the delayed acknowledgement of the number, which lets 25 items a second through.
+    """
+    connection = getattr(getattr(config, "failures_db", None), "sock", None)
+    if isinstance(connection, socket.socket):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class ToController:

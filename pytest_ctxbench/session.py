@@ -853,6 +853,9 @@ class BenchSession:
 
     def pytest_sessionstart(self) -> None:
         if not self.is_main:
+            from .hosts import count_reruns_without_delay
+
+            count_reruns_without_delay(self.config)
             return
         # CI's time limits send SIGTERM, a terminal that is closed SIGHUP; like Ctrl-C they must leave CSVs, reports and
         # no running servers behind. What somebody else handles or ignores (nohup) stays so.
