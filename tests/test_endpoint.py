@@ -7,6 +7,7 @@ import base64
 import csv
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import duckdb
 import httpx2
 import pytest
 from mcp import Client, MCPError
@@ -23,8 +25,9 @@ from mcp.client.streamable_http import streamable_http_client
 
 from pytest_ctxbench.dataset import TABLES as FILES
 from pytest_ctxbench.local import frames, supervisor
+from pytest_ctxbench.local.engine import Engine, EngineLimits
 from pytest_ctxbench.local.process import EndpointProcess, start_endpoint
-from pytest_ctxbench.local.schema import HOME_PREFIX, TABLES
+from pytest_ctxbench.local.schema import HOME_PREFIX, TABLES, database_files
 from pytest_ctxbench.local.supervisor import EngineFailure, EngineProcess, EngineSettings
 from pytest_ctxbench.local.template import build_template
 from pytest_ctxbench.local.tool_names import FAULT_MARK, OPS, canonical_op, listed_tool_name, listed_tool_names
@@ -982,6 +985,25 @@ def test_a_statement_that_does_not_listen_costs_the_process_but_nobody_else(temp
         assert engine.pid != pid
 
     supervised(template, tmp_path, body, statement_timeout_s=0.5, kill_grace_s=0.3)
+
+
+def test_small_tables_are_read_by_one_thread_and_large_ones_by_more(template: Path, tmp_path: Path) -> None:
+    def threads(folder: Path) -> int:
+        engine = Engine(EngineLimits(threads=2))
+        engine.open(folder, read_only=True)
+        try:
+            assert engine._connection is not None
+            found = engine._connection.execute("SELECT current_setting('threads')").fetchone()
+            assert found is not None
+            return int(found[0])
+        finally:
+            engine.close()
+
+    assert threads(template) == 1
+    large = Path(shutil.copytree(template, tmp_path / "large"))
+    with duckdb.connect(str(database_files(large)["Warehouse_System"])) as connection:
+        connection.execute("INSERT INTO WH_DATA.REVIEW_QUEUE (ACCOUNT_NAME) SELECT 'x' FROM range(200000)")
+    assert threads(large) == 2
 
 
 def test_a_read_in_flight_is_repeated_when_the_process_dies(template: Path, tmp_path: Path) -> None:
