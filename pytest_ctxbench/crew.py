@@ -173,7 +173,10 @@ class SessionCrew:
             self.holds.put("budget", _cell(planned), reason=str(error))
             raise LeftPending(f"left pending: {error}") from None
         self.holds.started()
-        record = dict(redacted(record, self.hidden))
+        clean = redacted(record, self.hidden)
+        if clean is not record:
+            self.executor.score(clean)  # what is stored is what counts
+        record = clean
         transcript = list(redacted(transcript, self.hidden))
         try:
             # A disk that takes its time must not stop the other runs; a run that is paid for is stored also when the

@@ -243,6 +243,13 @@ class Executor:
             (self._folder / SOURCES_RIGHT).unlink(missing_ok=True)
         return record, transcript
 
+    def score(self, record: dict[str, Any]) -> None:
+        """Put the score of what the record says now into it."""
+        from .runner import score_record
+
+        score = score_record(record, self._context)
+        record["score"] = None if score is None else score.to_json()
+
     def close(self) -> None:
         """Close clients and loop; a failure here never changes a result."""
 

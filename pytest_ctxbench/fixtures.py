@@ -116,6 +116,7 @@ def ctx_record(request: pytest.FixtureRequest, ctx_run: PlannedRun, _ctx_session
     budget is used up. Raises `HarnessError` when the run could not be measured: pytest reports that as an error.
     """
     record = None
+    is_fresh = False
     if not _ctx_session.is_in_flight(ctx_run):
         record = _ctx_session.finished(ctx_run)
         if record is None:
@@ -126,7 +127,8 @@ def ctx_record(request: pytest.FixtureRequest, ctx_run: PlannedRun, _ctx_session
         flight: Flight = request.getfixturevalue("_ctx_flight")
         with _left_pending():
             record = flight.wait_for_record(request.getfixturevalue("_ctx_attempt"))
-    result = _ctx_session.result(record)
+        is_fresh = True
+    result = _ctx_session.result(record, is_fresh=is_fresh)
     request.node.user_properties[:] = result.properties()
     return result
 

@@ -47,12 +47,13 @@ class RunContext:
     def for_scoring(cls, bench: Bench) -> RunContext:
         """What the scores of stored records are recomputed with; no run starts with it. Raises `ConfigError`."""
         from .goldens import read_golden
+        from .scoring.health import GoldenRows
         from .scoring.rubric import load_rubric
 
         return cls(
             bench=bench,
             endpoint="",
-            goldens={name: read_golden(task.golden, name) for name, task in bench.tasks.items()},
+            goldens={name: GoldenRows(read_golden(task.golden, name)) for name, task in bench.tasks.items()},
             rubric=load_rubric(bench.layout.config / "rubric.yaml"),
             fingerprints={},
         )

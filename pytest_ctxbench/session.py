@@ -429,12 +429,13 @@ class BenchSession:
     @cached_property
     def context(self) -> RunContext:
         from .runner import RunContext
+        from .scoring.health import GoldenRows
         from .scoring.rubric import load_rubric
 
         return RunContext(
             bench=self.bench,
             endpoint=self.settings.endpoint,
-            goldens={task: self.golden(task) for task in self.bench.tasks},
+            goldens={task: GoldenRows(map(dict, self.golden(task))) for task in self.bench.tasks},
             rubric=load_rubric(self.settings.layout.config / "rubric.yaml"),
             fingerprints=self.fingerprints,
         )
@@ -601,10 +602,13 @@ class BenchSession:
             found |= url_secrets(url)
         return frozenset(found)
 
-    def result(self, record: dict[str, Any]) -> RunResult:
+    def result(self, record: dict[str, Any], *, is_fresh: bool) -> RunResult:
+        """The record with its score. A fresh one was scored in this process a moment ago; any other is scored by what
+        the rubric and the goldens are now."""
         from .runner import score_record
+        from .scoring import Score
 
-        score = score_record(record, self.context)
+        score = Score.of_json(record["score"]) if is_fresh else score_record(record, self.context)
         assert score is not None
         return RunResult(record, score, self.context.rubric.success_correctness)
 

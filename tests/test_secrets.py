@@ -28,7 +28,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from pytest_ctxbench.config import load_bench
+from pytest_ctxbench.layout import Layout
 from pytest_ctxbench.local.process import start_endpoint
+from pytest_ctxbench.runner import RunContext, score_record
 
 KEYS = {
     name: f"sk-unmistakable/{number}+{name.split('_')[0].lower()}&key=%{number}Z"
@@ -38,6 +41,8 @@ KEYS = {
 }
 ACCOUNT = {"CDATA_EMAIL": "unmistakable.person@example.com", "CDATA_ACCESS_TOKEN": 'unmistakable/"tök€n"+&=%7Q'}
 SECRETS = ACCOUNT | KEYS
+
+TABLE = "| Status | Account | Health score |\n|---|---|---|\n| CRITICAL | "
 
 #: Everything of pytest that shows more than usual.
 TALKATIVE = (
@@ -227,7 +232,10 @@ def test_good_answers_that_repeat_the_key(proxy: FaultProxy, tmp_path: Path, mon
         sent = credentials({k.lower(): v for k, v in request.headers.items()})
         body = json.loads(await request.body())
         broken = f"{sent[:9]}\n{sent[9:]}"
-        message: dict[str, Any] = {"role": "assistant", "content": f"I was sent {sent}, that is {broken}."}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": f"I was sent {sent}, that is {broken}.\n\n{TABLE}{sent} | 10 |",
+        }
         if not any(m["role"] == "tool" for m in body["messages"]):
             arguments = json.dumps({"query": f"SELECT '{sent}' AS k"})
             message["tool_calls"] = [
@@ -260,6 +268,9 @@ def test_good_answers_that_repeat_the_key(proxy: FaultProxy, tmp_path: Path, mon
     assert record["final_answer"].startswith("I was sent ")
     assert "***" in record["final_answer"]
     assert record["trace"], "no tool was called"
+    scored = score_record(record, RunContext.for_scoring(load_bench(config, Layout(ROOT))))
+    assert scored is not None
+    assert record["score"] == scored.to_json(), "the score is that of the answer as it is stored"
     assert seen.exists()
     seen.rename(folder / "out" / "hook.txt")
     # The logs too: at level DEBUG the libraries write down what a provider answered.

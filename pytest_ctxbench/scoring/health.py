@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from math import sqrt
 from types import MappingProxyType
+from typing import TypeVar
 
 from pytest_ctxbench.errors import ConfigError
 
@@ -22,10 +23,12 @@ from .score import listed
 
 __all__ = [
     "GoldenRow",
+    "GoldenRows",
     "answer_explanation",
     "claims",
     "f1",
     "golden_names",
+    "made_of_golden",
     "poor_health_ok",
     "rank_correlation",
     "read_golden_rows",
@@ -38,6 +41,13 @@ __all__ = [
 
 #: A session has two read tasks; a scale of a thousand has goldens of many rows.
 _KEPT_GOLDENS = 8
+_Made = TypeVar("_Made")
+
+
+class GoldenRows(tuple[Mapping[str, str], ...]):
+    """Rows of a golden that nobody changes, so that what was made of them is found without comparing them."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +86,19 @@ def read_golden_rows(task: str, golden: Sequence[Mapping[str, str]], rubric: Rub
 
     Every run of a task is scored against the same rows: what was made of equal ones is kept with the rubric.
     """
+    return made_of_golden(task, golden, rubric, lambda: MappingProxyType(_read_golden_rows(task, golden, rubric)))
+
+
+def made_of_golden(what: str, golden: Sequence[Mapping[str, str]], rubric: Rubric, make: Callable[[], _Made]) -> _Made:
+    """What `make` gives for these rows and this rubric, once."""
     known = rubric.remembered_goldens
-    asked = (task, tuple(tuple(row.items()) for row in golden))
+    asked = (what, id(golden) if isinstance(golden, GoldenRows) else tuple(tuple(row.items()) for row in golden))
     if asked not in known:
         if len(known) >= _KEPT_GOLDENS:
             known.clear()
-        known[asked] = MappingProxyType(_read_golden_rows(task, golden, rubric))
-    found: Mapping[str, GoldenRow] = known[asked]
-    return found
+        known[asked] = (make(), golden)  # the rows too: no others can come to their identity
+    made: _Made = known[asked][0]
+    return made
 
 
 def _read_golden_rows(task: str, golden: Sequence[Mapping[str, str]], rubric: Rubric) -> dict[str, GoldenRow]:

@@ -25,6 +25,7 @@ from .health import (
     answer_explanation,
     claims,
     f1,
+    made_of_golden,
     poor_health_ok,
     rank_correlation,
     read_golden_rows,
@@ -51,7 +52,12 @@ def score_r1(
 ) -> Score:
     """Score a text against `goldens/r1.csv` rows. Raises `ConfigError` for a golden that cannot be graded against."""
     rows = read_golden_rows("r1", golden, rubric)
-    expected = {key: golden_eligibility(row, rubric) for key, row in rows.items() if row.status == "CRITICAL"}
+    expected = made_of_golden(
+        "r1 eligibility",
+        golden,
+        rubric,
+        lambda: {key: golden_eligibility(row, rubric) for key, row in rows.items() if row.status == "CRITICAL"},
+    )
     answer = read_answer(answer_text, r1_columns(rubric), rows, cut_off=failure == "output_truncated")
     returned = answer.rows or ()
     statuses, scores = claims(returned, rubric)

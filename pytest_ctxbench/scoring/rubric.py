@@ -62,7 +62,7 @@ class Rubric:
     reason_affirmations: Keywords
     #: Name of a reader -> text -> what it read under this rubric (`remembered_by_rubric`).
     remembered: dict[str, dict[str, Any]] = field(init=False, default_factory=dict, compare=False, repr=False)
-    #: Task and rows of a golden -> what they are compared as (`health.read_golden_rows`).
+    #: What was made of the rows of a golden (`health.made_of_golden`).
     remembered_goldens: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
 

@@ -28,6 +28,11 @@ class Score:
     explanation: str
     reader: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of_json(cls, saved: Mapping[str, Any]) -> Score:
+        """The score that `to_json` gave."""
+        return cls(**saved)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "correctness": self.correctness,
