@@ -40,6 +40,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from . import aggregate, fast_json, record_seal
+from .bare_environment import bare_environment
 from .columns import RUNS_RAW
 from .entries import Entry
 from .errors import ConfigError
@@ -416,7 +417,6 @@ def _read_only(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
 
 #: Our own interpreter, not a fork: the session's process has threads and open sockets.
 _CHILD = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from pytest_ctxbench.record_index import read_for_parent; read_for_parent()"  # noqa: E501
-_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 def _read_in_processes(
@@ -424,7 +424,6 @@ def _read_in_processes(
 ) -> Iterator[_Found]:
     """What goes wrong in a child is read here: its part is taken up where it stopped."""
     children: list[tuple[subprocess.Popen[bytes], Sequence[str]]] = []
-    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     try:
         for number in range(processes):
             part = names[number::processes]
@@ -432,7 +431,8 @@ def _read_in_processes(
             _Pickler(job).dump((str(store.runs), part, inputs))
             child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [sys.executable, "-c", _CHILD, json.dumps(sys.path)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                env=bare_environment(),
             )  # fmt: skip
             children.append((child, part))
             Thread(target=_hand_over, args=(child, job.getvalue()), daemon=True).start()

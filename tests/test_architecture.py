@@ -26,7 +26,7 @@ LAYERS = (
      "effects", "gates", "adoption", "generate", "generated_accounts", "generated_rows"),
     ("goldens", "large_files", "dataset", "entries", "plan", "config", "scoring", "pricing"),
     ("agent.types", "limits", "models", "usage", "records", "columns", "layout", "redaction", "log_redaction", "errors",
-     "fast_json", "record_seal", "collector", "quick_imports",
+     "fast_json", "record_seal", "collector", "quick_imports", "bare_environment",
      "agent"),
 )  # fmt: skip
 

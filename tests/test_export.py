@@ -301,6 +301,27 @@ def interrupted(*_: Any) -> dict[str, int]:
     return {}
 
 
+def environment(_: Any, target: Path, *more: Any) -> dict[str, int]:
+    (target / f"{os.getpid()}.env").write_bytes(Path("/proc/self/environ").read_bytes() + repr(os.environ).encode())
+    return {}
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="asks the system what a process was started with")
+def test_processes_that_write_know_no_key(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_ctxbench.commands import export as command
+
+    monkeypatch.setattr(command, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-unmistakable")
+    jobs = [(number, [RunKey("m", "default", "r1", "baseline", number)]) for number in (1, 2, 3)]
+    list(command._written(environment, folder, tmp_path, jobs))
+    assert os.environ["OPENAI_API_KEY"] == "sk-unmistakable"
+    seen = [path.read_bytes() for path in tmp_path.glob("*.env")]
+    assert seen
+    assert all(b"PATH" in found and b"unmistakable" not in found for found in seen)
+    assert f"{os.getpid()}.env" not in {path.name for path in tmp_path.iterdir()}
+
+
 @pytest.mark.parametrize(("write", "expected"), [(killed, HarnessError), (interrupted, KeyboardInterrupt)])
 def test_a_process_that_ends_ends_the_command_in_one_line(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],

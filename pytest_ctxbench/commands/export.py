@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_ctxbench.bare_environment import in_bare_environment
 from pytest_ctxbench.errors import ConfigError, HarnessError
 from pytest_ctxbench.records import RunKey, safe_id
 from pytest_ctxbench.store import RecordStore, write_atomically, write_parts_atomically
@@ -99,7 +100,8 @@ def _written(write: _Write, source: Path, target: Path, jobs: list[_Job]) -> Ite
 
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin, (source,))
     try:
-        with _deaf_to_ctrl_c():  # which the processes inherit: they say nothing of their own when it comes
+        # Both for the processes, which inherit them: they need no key, and say nothing of their own at Ctrl-C.
+        with in_bare_environment(), _deaf_to_ctrl_c():
             submitted = [pool.submit(_one_that_ctrl_c_ends, write, target, job) for job in jobs]
         for waiting in submitted:
             yield waiting.result()

@@ -13,14 +13,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from pytest_ctxbench.bare_environment import bare_environment
+
 __all__ = ["ChildProcess", "DidNotStart", "Spawned", "start_child"]
 
 _STOP_TIMEOUT_S = 10.0
-#: All that a child gets of the environment: no key, no token.
-_ENVIRONMENT = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "VIRTUAL_ENV", "PYTHONHOME",
-    "CTXBENCH_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA",
-)  # fmt: skip
 
 Spawned = Callable[["ChildProcess"], object]
 
@@ -75,7 +72,7 @@ def start_child(
     `first_line` goes to its standard input. The child's first line on standard output must be JSON with `url`.
     `spawned` gets the child while it is not ready yet: stopping it then ends the wait. Raises `DidNotStart`.
     """
-    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    environment = bare_environment()
     path = [str(Path(__file__).resolve().parents[2]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment["PYTHONPATH"] = os.pathsep.join(path)
     with tempfile.TemporaryFile() as complaints:
