@@ -53,7 +53,7 @@ from .store import RecordStore, key_of, open_regular, read_record
 if TYPE_CHECKING:
     from .runner import RunContext
 
-__all__ = ["FACTS", "INDEX_NAME", "Indexed", "ScoringInputs", "cores", "indexed", "kept_row", "keys", "seal"]
+__all__ = ["FACTS", "INDEX_NAME", "Indexed", "ScoringInputs", "cores", "indexed", "keys", "load_with_score", "seal"]
 
 INDEX_NAME = ".index.jsonl"
 
@@ -363,12 +363,27 @@ def seal(record: bytes, path: Path, inputs: ScoringInputs) -> bytes:
     return record_seal.sealed(record, path.name, inputs.digest(), _text([found.facts, found.row]))
 
 
-def kept_row(raw: bytes, name: str, inputs: ScoringInputs) -> dict[str, Any] | None:
-    """The row of runs_raw that a session kept in a record's file (its bytes and name), as far as it knew it, by column;
-    None without one that holds."""
-    text = record_seal.kept(raw, name, inputs.digest())
+def load_with_score(
+    store: RecordStore, key: RunKey, inputs: ScoringInputs | None
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """A record as `RecordStore.load`, and the score in it where it is the one that the present scorers give.
+
+    That is known from the row that a session kept in the record's file: what made the score made the row, and the file
+    and all that scores depend on are the same since. None stands for: to be made anew, or a run without a score.
+    """
+    path = store.path(key)
+    raw = b""
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        raw = file.read()
+    record, _ = read_record(raw, path, key)
+    if record is None:
+        return store.load(key), None  # which sets a damaged one aside
+    text = None if inputs is None else record_seal.kept(raw, path.name, inputs.digest())
     row = None if text is None else fast_json.loads(text)[1]
-    return None if row is None else dict(zip(RUNS_RAW, row, strict=True))
+    saved = record.get("score")
+    if row is None or not isinstance(saved, dict) or record.get("error") is not None:
+        return record, None
+    return record, saved if aggregate.agrees(saved, dict(zip(RUNS_RAW, row, strict=True))) else None
 
 
 def of_record(record: Mapping[str, Any], inputs: ScoringInputs) -> Indexed:

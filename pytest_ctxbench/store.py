@@ -223,7 +223,7 @@ class RecordStore:
 
     def transcript(self, key: RunKey) -> list[dict[str, Any]] | None:
         try:
-            value = json.loads(gzip.decompress(self.transcript_path(key).read_bytes()))
+            value = fast_json.loads(gzip.decompress(self.transcript_path(key).read_bytes()))
         except (OSError, EOFError, ValueError, zlib.error, RecursionError):
             return None
         return value if isinstance(value, list) and all(isinstance(event, dict) for event in value) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import re
@@ -19,9 +20,10 @@ from hypothesis import strategies as st
 
 from pytest_ctxbench.columns import RUNS_RAW
 from pytest_ctxbench.errors import ConfigError
+from pytest_ctxbench.goldens import read_golden
 from pytest_ctxbench.records import FAILURES
 from pytest_ctxbench.scoring import Score, score_run
-from pytest_ctxbench.scoring.health import rank_correlation
+from pytest_ctxbench.scoring.health import GoldenRows, rank_correlation
 from pytest_ctxbench.scoring.keywords import Keywords
 from pytest_ctxbench.scoring.labels import read_flag, read_flag_and_reason, read_reason, read_status, read_trend
 from pytest_ctxbench.scoring.measures import read_score, read_sessions
@@ -1392,3 +1394,15 @@ def test_a_kept_reading_belongs_to_its_rubric():
 def test_long_texts_are_not_kept():
     read_status("at risk " + "x" * 5_000, RUBRIC)
     assert all(len(text) < 1_000 for kept in RUBRIC.remembered.values() for text in kept)
+
+
+def test_what_a_rubric_remembers_stays_with_it() -> None:
+    """Some of it is found by the identity of objects, which another process has for others."""
+    rubric = load_rubric(RUBRIC_FILE)
+    rows = GoldenRows(read_golden(RUBRIC_FILE.parents[1] / "goldens" / "r1.csv", "r1"))
+    score_run("r1", golden=rows, answer="| a | b |\n|---|---|\n| c | CRITICAL |", rubric=rubric)
+    assert rubric.remembered
+    assert rubric.remembered_goldens
+    other = copy.copy(rubric)
+    assert (other.remembered, other.remembered_goldens) == ({}, {})
+    assert other.weights == rubric.weights

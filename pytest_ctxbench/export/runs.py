@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pytest_ctxbench import aggregate
 from pytest_ctxbench.config import load_bench
 from pytest_ctxbench.errors import ConfigError
 from pytest_ctxbench.layout import find_layout
-from pytest_ctxbench.record_index import ScoringInputs, kept_row, keys
+from pytest_ctxbench.record_index import ScoringInputs, keys, load_with_score
 from pytest_ctxbench.records import RunKey
 from pytest_ctxbench.runner import RunContext, score_record
-from pytest_ctxbench.store import RecordStore, open_regular, read_record
+from pytest_ctxbench.store import RecordStore
 
 from .conversation import Note, Reply, Said, read_conversation
 from .plain import number, plain
@@ -105,12 +103,7 @@ def cells(store: RecordStore, goldens: Goldens | None) -> dict[Cell, list[RunKey
 
 def load_run(store: RecordStore, key: RunKey, goldens: Goldens | None) -> Run | None:
     """One run, None when its record went away since the folder was listed."""
-    raw = b""
-    with contextlib.suppress(OSError), open_regular(store.path(key)) as file:
-        raw = file.read()
-    record, _ = read_record(raw, store.path(key), key)
-    if record is None:
-        raw, record = b"", store.load(key)  # which sets a damaged one aside
+    record, present = load_with_score(store, key, None if goldens is None else goldens.inputs)
     if record is None:
         return None
     try:
@@ -118,8 +111,7 @@ def load_run(store: RecordStore, key: RunKey, goldens: Goldens | None) -> Run | 
     except RecursionError:
         events = None
     golden = _golden(record, goldens)
-    row = kept_row(raw, store.path(key).name, goldens.inputs) if golden is not None and goldens is not None else None
-    score = _score(record, goldens if golden is not None else None, row)
+    score = _score(record, goldens if golden is not None else None, present)
     return Run(
         key=key,
         record=plain(record),
@@ -137,19 +129,19 @@ def _golden(record: Mapping[str, Any], goldens: Goldens | None) -> str | None:
     return known[1] if known is not None and parts.get("golden") == known[0] else None
 
 
-def _score(record: Mapping[str, Any], goldens: Goldens | None, row: Mapping[str, Any] | None) -> RunScore | None:
-    """Recomputed from the saved answer or queue, as everywhere; else the score that the run ended with. `row` is what
-    the present scorers made of the record, where that is known: a score that agrees with it need not be made again."""
+def _score(record: Mapping[str, Any], goldens: Goldens | None, present: Mapping[str, Any] | None) -> RunScore | None:
+    """Recomputed from the saved answer or queue, as everywhere; else the score that the run ended with. `present` is
+    the saved score where it need not be recomputed."""
     if record.get("error") is not None:
         return None
-    saved = record.get("score")
     if goldens is not None:
-        if row is not None and isinstance(saved, dict) and aggregate.agrees(saved, row):
-            return _run_score(saved, recomputed=True)
+        if present is not None:
+            return _run_score(present, recomputed=True)
         score = score_record(record, goldens.context)
         if score is not None:
             found: Mapping[str, Any] = score.to_json()
             return _run_score(found, recomputed=True)
+    saved = record.get("score")
     return _run_score(saved, recomputed=False) if isinstance(saved, dict) else None
 
 

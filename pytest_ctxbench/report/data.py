@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_ctxbench import __version__, adoption, aggregate, summary
 from pytest_ctxbench.columns import MATRIX
 from pytest_ctxbench.errors import ConfigError
-from pytest_ctxbench.record_index import ScoringInputs, indexed
+from pytest_ctxbench.record_index import ScoringInputs, indexed, load_with_score
 from pytest_ctxbench.records import CONDITIONS, RunKey
 from pytest_ctxbench.results import runs_of_folder, score_records
-from pytest_ctxbench.scoring import Score
 from pytest_ctxbench.store import RecordStore
 
 from .conversations import Conversations
@@ -87,16 +86,18 @@ def collect(out: Path, context: RunContext | None, runs: pd.DataFrame | None) ->
     if keys:
         assert context is not None
         comparison = Comparison(context.goldens, context.rubric)
+        inputs = ScoringInputs.of(context)
         missing = 0
         goldens: defaultdict[str, set[str | None]] = defaultdict(set)
         for key in shown:  # one at a time: the records of a large session do not fit into memory
-            record = store.load(key)
+            record, score = load_with_score(store, key, inputs)
             if record is None:
                 continue
             goldens[key.task].add((record.get("fingerprint_parts") or {}).get("golden"))
             transcript = store.transcript(key)
             missing += transcript is None
-            score = score_records({key: record}, context)[key]
+            if score is None and (made := score_records({key: record}, context)[key]) is not None:
+                score = made.to_json()
             documents[key.stem] = conversations.add(_detail(record, score, comparison), transcript)
         notes += _changed_goldens(goldens, context)
         if missing:
@@ -159,13 +160,13 @@ def _changed_goldens(made_with: Mapping[str, set[str | None]], context: RunConte
     return notes
 
 
-def _detail(record: Mapping[str, Any], score: Score | None, comparison: Comparison) -> dict[str, Any]:
+def _detail(record: Mapping[str, Any], score: Mapping[str, Any] | None, comparison: Comparison) -> dict[str, Any]:
     """What is shown of one run beside its row and its conversation."""
     return {
         "record": {name: record[name] for name in _RECORD_FIELDS if record.get(name) not in (None, [], "")},
         "answer": record.get("final_answer"),
         "searches": [call.get("entries") for call in record.get("trace") or () if adoption.is_search(call.get("tool"))],
-        "score": None if score is None else score.to_json(),
+        "score": score,
         "match": None if score is None else comparison.of(record),
     }
 

@@ -7,6 +7,7 @@ import re
 from .answers import Column
 from .labels import read_flag, read_reason, read_status, read_trend
 from .measures import read_score, read_sessions, read_tickets
+from .remembered import once_for_rubric
 from .rubric import Rubric
 
 __all__ = ["r1_columns", "r2_columns"]
@@ -100,6 +101,7 @@ def _tickets(*, answering: bool) -> Column:
     )  # fmt: skip
 
 
+@once_for_rubric
 def r1_columns(rubric: Rubric) -> tuple[Column, ...]:
     """Seven answering fields: name, sla, score, status, tickets, eligible, reason."""
     eligible = Column(
@@ -126,6 +128,7 @@ def r1_columns(rubric: Rubric) -> tuple[Column, ...]:
     return (_name(), _sla(), _score(), _status(rubric), _tickets(answering=True), eligible, reason)
 
 
+@once_for_rubric
 def r2_columns(rubric: Rubric) -> tuple[Column, ...]:
     """Five answering fields: name, sla, score, status, trend; and the diagnostic ones pair, recent, prior."""
     trend = Column(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from .rubric import Rubric
 
-__all__ = ["remembered", "remembered_by_rubric"]
+__all__ = ["once_for_rubric", "remembered", "remembered_by_rubric"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -52,3 +52,18 @@ def remembered_by_rubric(function: Callable[[str, Rubric], _T]) -> Callable[[str
         return found
 
     return read
+
+
+def once_for_rubric(function: Callable[[Rubric], _T]) -> Callable[[Rubric], _T]:
+    """For what a rubric alone makes, and nobody changes afterwards."""
+    name = function.__name__
+
+    @wraps(function)
+    def made(rubric: Rubric) -> _T:
+        known = rubric.remembered.get(name)
+        if known is None:
+            known = rubric.remembered[name] = {"": function(rubric)}
+        found: _T = known[""]
+        return found
+
+    return made

@@ -7,7 +7,7 @@ error can never change a score in silence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -64,6 +64,14 @@ class Rubric:
     remembered: dict[str, dict[str, Any]] = field(init=False, default_factory=dict, compare=False, repr=False)
     #: What was made of the rows of a golden (`health.made_of_golden`).
     remembered_goldens: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process, and a copy, begin without what is remembered: some of it is found by identity."""
+        return _rubric, ({one.name: getattr(self, one.name) for one in fields(self) if one.init},)
+
+
+def _rubric(values: dict[str, Any]) -> Rubric:
+    return Rubric(**values)
 
 
 class _Reader:
