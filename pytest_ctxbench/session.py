@@ -69,6 +69,8 @@ BENCH_SESSION: pytest.StashKey[BenchSession] = pytest.StashKey()
 RUN: pytest.StashKey[PlannedRun] = pytest.StashKey()
 ATTEMPT: pytest.StashKey[Attempt] = pytest.StashKey()
 
+#: What the session's own process is told of each record.
+_REPORTED = ("model", "effort", "task", "condition", "run", "error", "usage_incomplete", "landed_rows")
 #: Times that a run which ended in a harness error is tried again, unless `--reruns` says otherwise.
 DEFAULT_RERUNS = 1
 
@@ -658,8 +660,8 @@ class BenchSession:
             report.duration, report.stop = attempt.seconds, attempt.ended_at
             report.start = report.stop - report.duration
         if attempt.record is not None and (report.when == "call" or report.outcome != "passed"):
-            # One JSON text: xdist's wire takes only builtin types.
-            vars(report)["ctxbench_record"] = json.dumps(attempt.record)
+            # Not the record: it is in its file, and would take longer on xdist's wire than the item takes.
+            vars(report)["ctxbench_measured"] = json.dumps({name: attempt.record[name] for name in _REPORTED})
             del item.stash[ATTEMPT]
         return report
 
@@ -670,19 +672,18 @@ class BenchSession:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not self.is_main:
             return
-        # Taken out: pytest keeps every report to the end, and records with their traces add up.
-        record = vars(report).pop("ctxbench_record", None)
+        measured = vars(report).pop("ctxbench_measured", None)
         self._broken |= report.failed and not getattr(report, "ctxbench_wrong", False)
         rerun = str(report.outcome) == "rerun"  # an outcome that pytest's own types do not know
-        if record is not None:
+        if measured is not None:
             self._import_ahead_of_results()
-            measured = json.loads(record)
-            self._report_landed(measured)
+            facts = json.loads(measured)
+            self._report_landed(facts)
             if not rerun:
-                self._note_measured(measured)
-                if self._local is not None and measured["error"] is None:
+                self._note_measured(facts)
+                if self._local is not None and facts["error"] is None:
                     self._local.note_progress()
-                self.config.hook.pytest_ctxbench_record(record=measured, config=self.config)
+                self._show_record(key_of(facts))
         if (error := getattr(report, "ctxbench_error", None)) and not rerun:
             error_class, text = error
             self._reasons[report.nodeid] = f"ended in an error ({error_class})"
@@ -717,6 +718,14 @@ class BenchSession:
                 continue
             if (record := self.finished(planned)) is not None:
                 self._note_measured(record)
+
+    def _show_record(self, key: RunKey | None) -> None:
+        """To the hooks of the user's conftest and plugins, as it is stored."""
+        hook = self.config.hook.pytest_ctxbench_record
+        if key is None or not hook.get_hookimpls():
+            return
+        if (record := self.store.load(key)) is not None:
+            hook(record=record, config=self.config)
 
     def _report_landed(self, record: dict[str, Any]) -> None:
         """At once: until the user has removed them, no further run starts on a live service."""
