@@ -36,6 +36,7 @@ __all__ = [
     "HttpContext",
     "ObservedClient",
     "Target",
+    "is_loopback",
     "make_client",
     "no_tls",
     "observe",
@@ -104,6 +105,17 @@ def no_tls() -> ssl.SSLContext:
 @functools.lru_cache(maxsize=4_096)
 def _parsed(url: str) -> httpx2.URL:
     return httpx2.URL(url)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL's host is this machine."""
+    host = _parsed(url).host
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Client(httpx2.AsyncClient):
@@ -186,13 +198,7 @@ class Target:
 
     @property
     def loopback(self) -> bool:
-        host = _parsed(self.url).host
-        if host == "localhost" or host.endswith(".localhost"):
-            return True
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.url)
 
     def redact(self, text: str) -> str:
         """`text` without the password, an account's e-mail address, and the Basic header that carries them. A user name
@@ -226,11 +232,11 @@ def make_client(
         if (proxies.get(url.scheme) or proxies.get("all")) and not proxy_bypass(url.host):
             return ObservedClient(auth=auth, timeout=timeout, verify=verify, limits=limits)
     # A call may be silent for half an hour: only keep-alive probes tell a slow server from a vanished one.
-    transport: httpx2.AsyncHTTPTransport
+    transport: httpx2.AsyncBaseTransport
     if url.scheme == "http" and target.loopback:
         from .loopback_http import LoopbackTransport
 
-        transport = LoopbackTransport(verify, limits, _KEEP_ALIVE)
+        transport = LoopbackTransport(limits, _KEEP_ALIVE)
     else:
         transport = httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits, socket_options=_KEEP_ALIVE)
     return ObservedClient(auth=auth, timeout=timeout, transport=transport, trust_env=False)

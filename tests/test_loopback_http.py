@@ -20,14 +20,14 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
 @pytest.fixture(params=["the library's", "ours"])
-def transport(request: pytest.FixtureRequest) -> httpx2.AsyncHTTPTransport:
+def transport(request: pytest.FixtureRequest) -> httpx2.AsyncBaseTransport:
     if request.param == "ours":
-        return LoopbackTransport(no_tls(), LIMITS)
+        return LoopbackTransport(LIMITS)
     return httpx2.AsyncHTTPTransport(verify=no_tls(), trust_env=False, limits=LIMITS)
 
 
 def talk(
-    transport: httpx2.AsyncHTTPTransport, handler: Handler, body: Callable[[httpx2.AsyncClient, str], Awaitable[Any]]
+    transport: httpx2.AsyncBaseTransport, handler: Handler, body: Callable[[httpx2.AsyncClient, str], Awaitable[Any]]
 ) -> Any:
     """What `body(client, url)` gives, with a server of raw connections."""
 
@@ -57,7 +57,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-def test_large_bodies_both_ways_over_one_connection(transport: httpx2.AsyncHTTPTransport) -> None:
+def test_large_bodies_both_ways_over_one_connection(transport: httpx2.AsyncBaseTransport) -> None:
     connections = []
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,7 +83,7 @@ def test_large_bodies_both_ways_over_one_connection(transport: httpx2.AsyncHTTPT
 
 
 def test_a_server_that_hangs_up_between_two_requests_is_connected_to_again(
-    transport: httpx2.AsyncHTTPTransport,
+    transport: httpx2.AsyncBaseTransport,
 ) -> None:
     connections = []
 
@@ -105,7 +105,7 @@ def test_a_server_that_hangs_up_between_two_requests_is_connected_to_again(
     assert len(connections) == 3
 
 
-def test_an_end_that_the_event_loop_has_not_heard_of_yet(transport: httpx2.AsyncHTTPTransport) -> None:
+def test_an_end_that_the_event_loop_has_not_heard_of_yet(transport: httpx2.AsyncBaseTransport) -> None:
     """The loop is busy while the server hangs up, and the next request comes at once."""
     import threading
     import time
@@ -137,7 +137,7 @@ def test_an_end_that_the_event_loop_has_not_heard_of_yet(transport: httpx2.Async
 
 
 def test_what_a_server_says_between_two_requests_is_no_answer_to_the_second(
-    transport: httpx2.AsyncHTTPTransport,
+    transport: httpx2.AsyncBaseTransport,
 ) -> None:
     said = asyncio.Event()
 
@@ -165,7 +165,7 @@ def test_what_a_server_says_between_two_requests_is_no_answer_to_the_second(
     assert talk(transport, talks, body) == ["ok", "2!"]
 
 
-def test_what_came_before_a_connection_was_lost_is_read_first(transport: httpx2.AsyncHTTPTransport) -> None:
+def test_what_came_before_a_connection_was_lost_is_read_first(transport: httpx2.AsyncBaseTransport) -> None:
     async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request_of(reader)
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n")
@@ -190,7 +190,7 @@ def test_what_came_before_a_connection_was_lost_is_read_first(transport: httpx2.
 
 @pytest.mark.parametrize("sent", [b"", OK[:30], OK[:-1]], ids=["nothing", "half of the head", "half of the body"])
 @pytest.mark.parametrize("how", ["closed", "reset"])
-def test_a_lost_answer(transport: httpx2.AsyncHTTPTransport, sent: bytes, how: str) -> None:
+def test_a_lost_answer(transport: httpx2.AsyncBaseTransport, sent: bytes, how: str) -> None:
     async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request_of(reader)
         writer.write(sent)
@@ -209,7 +209,7 @@ def test_a_lost_answer(transport: httpx2.AsyncHTTPTransport, sent: bytes, how: s
     assert talk(transport, breaks, body) is expected
 
 
-def test_an_answer_before_the_whole_request_was_read(transport: httpx2.AsyncHTTPTransport) -> None:
+def test_an_answer_before_the_whole_request_was_read(transport: httpx2.AsyncBaseTransport) -> None:
     async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
@@ -224,7 +224,7 @@ def test_an_answer_before_the_whole_request_was_read(transport: httpx2.AsyncHTTP
     assert talk(transport, refuses, body) == 413
 
 
-def test_nobody_listens(transport: httpx2.AsyncHTTPTransport) -> None:
+def test_nobody_listens(transport: httpx2.AsyncBaseTransport) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -236,7 +236,7 @@ def test_nobody_listens(transport: httpx2.AsyncHTTPTransport) -> None:
         asyncio.run(main())
 
 
-def test_no_answer_in_time_and_the_next_request_is_its_own(transport: httpx2.AsyncHTTPTransport) -> None:
+def test_no_answer_in_time_and_the_next_request_is_its_own(transport: httpx2.AsyncBaseTransport) -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head, _ = await request_of(reader)
         await asyncio.sleep(0.5 if b"/slow" in head else 0)
@@ -251,7 +251,7 @@ def test_no_answer_in_time_and_the_next_request_is_its_own(transport: httpx2.Asy
     assert talk(transport, slow, body) == "ok"
 
 
-def test_a_server_that_reads_nothing(transport: httpx2.AsyncHTTPTransport) -> None:
+def test_a_server_that_reads_nothing(transport: httpx2.AsyncBaseTransport) -> None:
     async def deaf(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         await asyncio.sleep(1.0)
@@ -264,7 +264,7 @@ def test_a_server_that_reads_nothing(transport: httpx2.AsyncHTTPTransport) -> No
     talk(transport, deaf, body)
 
 
-def test_a_call_that_is_cancelled_hangs_up(transport: httpx2.AsyncHTTPTransport) -> None:
+def test_a_call_that_is_cancelled_hangs_up(transport: httpx2.AsyncBaseTransport) -> None:
     async def main() -> bytes:
         heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         called = asyncio.Event()

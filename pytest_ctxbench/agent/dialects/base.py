@@ -37,25 +37,12 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
     from openai import AsyncOpenAI
 
-__all__ = ["Dialect", "HttpPool", "Reply", "Setup", "Stop", "ToolCall", "ToolResult", "is_loopback"]
+__all__ = ["Dialect", "HttpPool", "Reply", "Setup", "Stop", "ToolCall", "ToolResult"]
 
 #: Seconds. Servers close idle connections (uvicorn after 5 unless told otherwise, as ours are); the client must forget
 #: them first.
 _KEEP_ALIVE_S = 4.0
 _CONNECT_S = 30.0
-
-
-def is_loopback(url: str) -> bool:
-    """Whether a URL's host is this machine."""
-    import ipaddress
-
-    host = urlsplit(url).hostname or ""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class HttpPool:
@@ -83,7 +70,7 @@ class HttpPool:
         """A client for one conversation. Proxies of the environment serve every address but this machine's."""
         import httpx2
 
-        from pytest_ctxbench.http_client import Client, no_tls
+        from pytest_ctxbench.http_client import Client, is_loopback
 
         limits = httpx2.Limits(max_connections=8, max_keepalive_connections=2, keepalive_expiry=_KEEP_ALIVE_S)
         loopback = is_loopback(base_url)
@@ -91,7 +78,7 @@ class HttpPool:
         if loopback and urlsplit(base_url).scheme == "http":
             from pytest_ctxbench.loopback_http import LoopbackTransport
 
-            connecting = {"transport": LoopbackTransport(no_tls(), limits)}
+            connecting = {"transport": LoopbackTransport(limits)}
         else:
             connecting = {"verify": self.tls, "limits": limits}
         client = Client(
