@@ -55,6 +55,7 @@ class LoopbackTransport(httpx2.AsyncBaseTransport):
             raise httpx2.UnsupportedProtocol(f"{url.scheme}:// cannot be asked over a connection for http:// alone")
         limits = request.extensions.get("timeout") or {}
         origin = (url.raw_host, url.port or 80)
+        await asyncio.sleep(0)  # a task that was cancelled hears of it only while it waits; then nothing is sent
         connection = None if self._queue else self._claim(origin)
         if connection is None:
             connection = await self._queued(origin, limits.get("pool"))

@@ -11,6 +11,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 
@@ -751,3 +752,34 @@ def test_whatever_a_server_sends_ours_ends_as_the_librarys() -> None:
     expected = talk(library, serves, body)
     assert talk(LoopbackTransport(limits), serves, body) == expected
     assert len({outcome[:40] for outcome in expected}) > 10
+
+
+def test_what_is_cancelled_before_it_begins_sends_nothing(transport: httpx2.AsyncBaseTransport) -> None:
+    """As the MCP SDK relies on: it would say goodbye to a lost session from inside a cancelled scope."""
+    heard = []
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                heard.append((await request_of(reader))[1])
+                writer.write(OK)
+        writer.close()
+
+    async def body(client: httpx2.AsyncClient, url: str) -> None:
+        await client.post(url, content=b"first")
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await client.post(url, content=b"in a cancelled scope")
+
+        async def cancelled() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await client.post(url, content=b"in a cancelled task")
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(cancelled())
+        await client.post(url, content=b"last")
+
+    talk(transport, answers, body)
+    assert heard == [b"first", b"last"]
