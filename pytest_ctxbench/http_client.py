@@ -109,7 +109,10 @@ def _parsed(url: str) -> httpx2.URL:
 
 def is_loopback(url: str) -> bool:
     """Whether a URL's host is this machine."""
-    host = _parsed(url).host
+    try:
+        host = _parsed(url).host
+    except httpx2.InvalidURL:  # whoever asks there says so
+        return False
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
