@@ -162,6 +162,8 @@ class _Connection(asyncio.BufferedProtocol):
             raise httpx2.ConnectTimeout(str(error)) from error
         except OSError as error:
             raise httpx2.ConnectError(str(error)) from error
+        if self._closed:
+            raise httpx2.ConnectError("the client was closed")
 
     async def send(self, request: httpx2.Request, timeout: float | None) -> None:  # noqa: ASYNC109
         """A connection that breaks meanwhile is no error here: the server may have answered before that."""
@@ -265,7 +267,7 @@ class _Connection(asyncio.BufferedProtocol):
             or http.their_state is not h11.DONE
             or self._unread
             or self._ended
-            or self._closed
+            or self._is_broken()
             or http.trailing_data[0]
         ):
             self.close()
@@ -293,27 +295,26 @@ class _Connection(asyncio.BufferedProtocol):
     def is_usable(self) -> bool:
         """Of an idle connection. What the server did to it is asked of the socket too: the event loop may not have
         come to it yet."""
-        return not self._closed and self._loop.time() <= self._expires and not self._poll.poll(0)
+        return not self._is_broken() and self._loop.time() <= self._expires and not self._poll.poll(0)
 
     # -- waiting
 
     async def _write(self, data: bytes, timeout: float | None) -> bool:  # noqa: ASYNC109
         """False when the connection is broken."""
-        transport = self.transport
-        if transport is None or transport.is_closing() or self._lost is not None:
+        if self.transport is None or self._is_broken():
             return False
         if data:
-            transport.write(data)
-        while self._stalled and not self._ended_for_writing():
+            self.transport.write(data)
+        while self._stalled and not self._is_broken():
             self._writing = self._loop.create_future()
             try:
                 if await self._in_time(self._writing, timeout):
                     raise httpx2.WriteTimeout("")
             finally:
                 self._writing = None
-        return not self._ended_for_writing()
+        return not self._is_broken()
 
-    def _ended_for_writing(self) -> bool:
+    def _is_broken(self) -> bool:
         return self.transport is None or self.transport.is_closing()
 
     async def _in_time(self, waiter: asyncio.Future[bool], timeout: float | None) -> bool:  # noqa: ASYNC109
@@ -344,13 +345,12 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if self._closed:
-            self.transport.abort()
-            return
         self.transport.set_write_buffer_limits(0)  # a write is over when the system has all of it
         self._poll = select.poll()
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._buffer = _buffer()
+        if self._closed:
+            self.transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
@@ -435,8 +435,10 @@ class _Body(httpx2.AsyncByteStream):
                 elif self.complete:
                     self._connection = None
                     connection.finish()
+                    return
                 else:
                     self.at_hand, self.complete, self.problem = await connection.next_part(self._timeout)
+            raise httpx2.ReadError("the response was closed before its end")
         except BaseException:
             await self.aclose()
             raise

@@ -529,6 +529,50 @@ def test_an_answer_that_is_left_before_its_end_hangs_up(transport: httpx2.AsyncB
     assert len(connections) == 2
 
 
+@pytest.mark.parametrize("what", ["response", "client"])
+def test_a_body_whose_connection_is_closed_beside_it_is_not_whole(
+    transport: httpx2.AsyncBaseTransport, what: str
+) -> None:
+    """Not even one that only the connection's end would end."""
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\npart")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    async def body(client: httpx2.AsyncClient, url: str) -> None:
+        async with client.stream("POST", url, content=b"x") as answer:
+            parts = answer.aiter_raw()
+            assert await anext(parts) == b"part"
+            await (answer.aclose() if what == "response" else client.aclose())
+            with pytest.raises(httpx2.ReadError):
+                await anext(parts)
+
+    talk(transport, answers, body)
+
+
+def test_a_client_that_is_closed_while_a_request_waits(transport: httpx2.AsyncBaseTransport) -> None:
+    asked = asyncio.Event()
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        asked.set()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    async def body(client: httpx2.AsyncClient, url: str) -> None:
+        call = asyncio.create_task(client.post(url, content=b"x"))
+        await asked.wait()
+        await transport.aclose()
+        with pytest.raises(httpx2.ReadError):
+            await call
+
+    talk(transport, answers, body)
+
+
 def test_the_pool_holds_no_more_connections_than_it_may(transport: httpx2.AsyncBaseTransport) -> None:
     """Four at work at once, two kept; the requests that waited come in their order."""
     at_work: list[int] = []
