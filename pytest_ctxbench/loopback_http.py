@@ -172,9 +172,14 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             head = http.send(h11.Request(method=request.method, target=target, headers=request.headers.raw))
             if type(stream) is httpx2.ByteStream:
-                parts = [head, *(http.send(h11.Data(data=part)) for part in stream if part)]
-                parts.append(http.send(h11.EndOfMessage()))
-                await self._write(b"".join(parts), timeout)
+                body = b"".join(stream)
+                if body:
+                    body = http.send(h11.Data(data=body))
+                end = http.send(h11.EndOfMessage())
+                if len(body) <= _READ:
+                    await self._write(head + body + end, timeout)
+                elif await self._write(head, timeout):  # a copy would cost more than a second system call
+                    await self._write(body + end if end else body, timeout)
             elif await self._write(head, timeout):
                 parts_of = cast(httpx2.AsyncByteStream, stream).__aiter__()
                 try:

@@ -827,3 +827,37 @@ def test_what_is_cancelled_before_it_begins_sends_nothing(transport: httpx2.Asyn
 
     talk(transport, answers, body)
     assert heard == [b"first", b"last"]
+
+
+@pytest.mark.parametrize("length", ["2", "4"])
+def test_a_body_that_does_not_fit_its_head_is_not_sent(length: str) -> None:
+    heard = []
+
+    async def listens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            heard.append(await reader.read())
+        writer.close()
+
+    async def body(client: httpx2.AsyncClient, url: str) -> None:
+        with pytest.raises(httpx2.LocalProtocolError):
+            await client.post(url, content=b"xyz", headers={"content-length": length})
+        await asyncio.sleep(0.05)
+
+    talk(LoopbackTransport(LIMITS), listens, body)
+    assert heard in ([b""], [])
+
+
+def test_a_large_body_in_memory_under_chunked_coding(transport: httpx2.AsyncBaseTransport) -> None:
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        sent = await reader.readexactly(7 + 100_000 + 2 + 5)
+        assert sent == b"186a0\r\n" + b"x" * 100_000 + b"\r\n0\r\n\r\n"
+        writer.write(OK)
+        await writer.drain()
+        writer.close()
+
+    async def body(client: httpx2.AsyncClient, url: str) -> str:
+        headers = {"transfer-encoding": "chunked"}
+        return (await client.post(url, content=b"x" * 100_000, headers=headers)).text
+
+    assert talk(transport, answers, body) == "ok"
