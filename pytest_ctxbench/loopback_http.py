@@ -211,16 +211,18 @@ class _Connection(asyncio.BufferedProtocol):
             ):
                 break
         body = _Body(self, timeout)
-        stream: httpx2.AsyncByteStream = body
-        if body.complete and body.problem is None:
-            stream = _Whole(body.at_hand)
+        whole = body.complete and body.problem is None
+        if whole:
             self.finish()
-        return httpx2.Response(
+        answer = _Answer(
             event.status_code,
             headers=event.headers.raw_items(),
-            stream=stream,
+            stream=_Whole(body.at_hand) if whole else body,
             extensions={"http_version": b"HTTP/" + event.http_version, "reason_phrase": event.reason},
         )
+        if whole:
+            answer.whole = body.at_hand
+        return answer
 
     def parse(self) -> tuple[bytes, bool, httpx2.RemoteProtocolError | None]:
         """What has come of a body since it was last asked for; whether that was the rest of it; what is wrong after
@@ -403,6 +405,22 @@ def _buffer() -> memoryview:
     if not hasattr(_OF_THREAD, "buffer"):
         _OF_THREAD.buffer = memoryview(bytearray(_READ))
     return cast(memoryview, _OF_THREAD.buffer)
+
+
+class _Answer(httpx2.Response):
+    """One whose body was there with its head, and is in no coding, is read in one step."""
+
+    whole: bytes | None = None
+
+    async def aread(self) -> bytes:
+        content = self.whole
+        if content is None or self.is_stream_consumed or self.is_closed or "content-encoding" in self.headers:
+            return await super().aread()
+        self.whole, self._content = None, content
+        self.is_stream_consumed = True
+        self._num_bytes_downloaded = len(content)
+        await self.aclose()
+        return content
 
 
 class _Whole(httpx2.AsyncByteStream):

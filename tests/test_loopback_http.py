@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import gzip
 import random
 import socket
 import struct
@@ -861,3 +862,58 @@ def test_a_large_body_in_memory_under_chunked_coding(transport: httpx2.AsyncBase
         return (await client.post(url, content=b"x" * 100_000, headers=headers)).text
 
     assert talk(transport, answers, body) == "ok"
+
+
+@pytest.mark.parametrize("how", ["post", "aread", "bytes", "raw", "lines", "left"])
+@pytest.mark.parametrize("coding", ["plain", "gzip", "no gzip"])
+def test_ways_to_read_an_answer(how: str, coding: str) -> None:
+    """The same content and the same state of the response afterwards, whichever way it was read."""
+    content = "first\nsecond ü\n".encode() * 50
+    sent = gzip.compress(content) if coding == "gzip" else content
+    head = b"HTTP/1.1 200 OK\r\n" + (b"" if coding == "plain" else b"content-encoding: gzip\r\n")
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await request_of(reader)
+                writer.write(head + b"content-length: %d\r\n\r\n" % len(sent) + sent)
+        writer.close()
+
+    async def read(client: httpx2.AsyncClient, url: str) -> list[Any]:
+        if how == "post":
+            answer = await client.post(url, content=b"x")
+            parts: list[Any] = [answer.content, await answer.aread(), [part async for part in answer.aiter_bytes()]]
+        else:
+            async with client.stream("POST", url, content=b"x") as answer:
+                if how == "aread":
+                    parts = [await answer.aread(), await answer.aread(), answer.text]
+                elif how == "bytes":
+                    parts = [[part async for part in answer.aiter_bytes(100)], None]
+                elif how == "raw":
+                    parts = [[part async for part in answer.aiter_raw(7)], None]
+                elif how == "lines":
+                    parts = [[line async for line in answer.aiter_lines()], None]
+                else:
+                    parts = []
+        state = [answer.is_closed, answer.is_stream_consumed, answer.num_bytes_downloaded, answer.elapsed is not None]
+        try:
+            again: Any = [part async for part in answer.aiter_raw()]
+        except Exception as error:
+            again = repr(error)
+        try:
+            last: Any = await answer.aread()
+        except Exception as error:
+            last = repr(error)
+        return [*parts, *state, again, last]
+
+    async def body(client: httpx2.AsyncClient, url: str) -> list[Any]:
+        found = []
+        for _ in range(2):
+            try:
+                found.append(await read(client, url))
+            except httpx2.DecodingError as error:
+                found.append([repr(error)])
+        return found
+
+    library = httpx2.AsyncHTTPTransport(verify=no_tls(), trust_env=False, limits=LIMITS)
+    assert talk(LoopbackTransport(LIMITS), answers, body) == talk(library, answers, body)
