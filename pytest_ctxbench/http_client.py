@@ -122,10 +122,51 @@ def is_loopback(url: str) -> bool:
 
 
 class Client(httpx2.AsyncClient):
-    """An `AsyncClient` that takes an address apart once: the SDKs hand over the same text at each request."""
+    """An `AsyncClient` that takes an address apart once: the SDKs hand over the same text at each request. Of a plain
+    request (bytes to an absolute address) it puts the headers together in one go; the request is the same."""
 
-    def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
-        return super().build_request(method, _parsed(url) if isinstance(url, str) else url, **options)
+    def build_request(
+        self,
+        method: str,
+        url: httpx2.URL | str,
+        *,
+        content: Any = None,
+        headers: Any = None,
+        timeout: Any = httpx2.USE_CLIENT_DEFAULT,
+        **options: Any,
+    ) -> httpx2.Request:
+        address = _parsed(url) if isinstance(url, str) else url
+        given, own = httpx2.Headers(headers).raw, self.headers.raw
+        names = {name.lower() for name, _ in given}
+        if (
+            not content
+            or type(content) is not bytes
+            or any(value is not None for value in options.values())
+            or not _FRAMING.isdisjoint(names)
+            or not _FRAMING.isdisjoint(name.lower() for name, _ in own)
+            or address.is_relative_url
+            or self.params
+            or self.cookies
+        ):
+            return super().build_request(method, address, content=content, headers=headers, timeout=timeout, **options)
+        default = isinstance(timeout, type(httpx2.USE_CLIENT_DEFAULT))
+        request = httpx2.Request(
+            method,
+            address,
+            headers=[
+                (b"Host", address.netloc),
+                *((name, value) for name, value in own if name.lower() not in names),
+                *given,
+                (b"Content-Length", b"%d" % len(content)),
+            ],
+            stream=httpx2.ByteStream(content),
+            extensions={"timeout": (self.timeout if default else httpx2.Timeout(timeout)).as_dict()},
+        )
+        request.read()
+        return request
+
+
+_FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
 
 
 class ObservedClient(Client):

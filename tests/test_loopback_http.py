@@ -16,7 +16,7 @@ import anyio
 import httpx2
 import pytest
 
-from pytest_ctxbench.http_client import no_tls
+from pytest_ctxbench.http_client import Client, no_tls
 from pytest_ctxbench.loopback_http import LoopbackTransport
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -917,3 +917,55 @@ def test_ways_to_read_an_answer(how: str, coding: str) -> None:
 
     library = httpx2.AsyncHTTPTransport(verify=no_tls(), trust_env=False, limits=LIMITS)
     assert talk(LoopbackTransport(LIMITS), answers, body) == talk(library, answers, body)
+
+
+@pytest.mark.parametrize("of_client", [{}, {"user-agent": "x", "X-A": "1"}, {"host": "other"}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        {"User-Agent": "mine", "x-b": "ü"},
+        [("x-a", "2"), ("X-A", "3"), ("accept", "none")],
+        {"host": "elsewhere"},
+        {"content-length": "9"},
+        {"Transfer-Encoding": "chunked"},
+    ],
+    ids=str,
+)
+def test_a_request_is_put_together_as_by_the_librarys_client(of_client: dict[str, str], given: Any) -> None:
+    ways: list[dict[str, Any]] = [
+        {"content": b"body"},
+        {"content": b""},
+        {"content": "text"},
+        {"content": b"body", "params": {"q": "1"}},
+        {"content": b"body", "params": {}, "files": None},
+        {"content": b"body", "timeout": 3.0},
+        {"content": b"body", "timeout": None, "params": None, "json": None},
+        {"content": b"body", "timeout": httpx2.Timeout(5.0, read=None)},
+        {"content": b"body", "extensions": {"target": b"/x"}},
+        {"content": b"body", "cookies": {"a": "b"}},
+        {"json": {"a": 1}},
+        {},
+    ]
+
+    def built(kind: type[httpx2.AsyncClient], method: str, url: str, **way: Any) -> tuple[Any, ...]:
+        client = kind(
+            headers=of_client, base_url="http://127.0.0.1:1/base", transport=LoopbackTransport(LIMITS), timeout=7.0
+        )
+        if url.endswith("cookie"):
+            client.cookies.set("k", "v")
+        headers = given if not isinstance(given, dict) else {k: v.encode() for k, v in given.items()}
+        request = client.build_request(method, url, headers=headers, **way)
+        return (
+            request.method,
+            request.url,
+            request.headers.raw,
+            request.content,
+            request.extensions,
+            type(request.stream),
+        )
+
+    for url in ("http://127.0.0.1:80/a?b=c", "http://[::1]:8080/", "/relative", "http://localhost/cookie"):
+        for method in ("post", "GET"):
+            for way in ways:
+                assert built(Client, method, url, **way) == built(httpx2.AsyncClient, method, url, **way)
