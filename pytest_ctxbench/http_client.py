@@ -36,6 +36,7 @@ __all__ = [
     "HttpContext",
     "ObservedClient",
     "Target",
+    "is_loopback",
     "make_client",
     "no_tls",
     "observe",
@@ -106,11 +107,66 @@ def _parsed(url: str) -> httpx2.URL:
     return httpx2.URL(url)
 
 
-class Client(httpx2.AsyncClient):
-    """An `AsyncClient` that takes an address apart once: the SDKs hand over the same text at each request."""
+def is_loopback(url: str) -> bool:
+    """Whether a URL's host is this machine."""
+    try:
+        host = _parsed(url).host
+    except httpx2.InvalidURL:  # whoever asks there says so
+        return False
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
-    def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
-        return super().build_request(method, _parsed(url) if isinstance(url, str) else url, **options)
+
+class Client(httpx2.AsyncClient):
+    """An `AsyncClient` that takes an address apart once: the SDKs hand over the same text at each request. Of a plain
+    request (bytes to an absolute address) it puts the headers together in one go; the request is the same."""
+
+    def build_request(
+        self,
+        method: str,
+        url: httpx2.URL | str,
+        *,
+        content: Any = None,
+        headers: Any = None,
+        timeout: Any = httpx2.USE_CLIENT_DEFAULT,
+        **options: Any,
+    ) -> httpx2.Request:
+        address = _parsed(url) if isinstance(url, str) else url
+        given, own = httpx2.Headers(headers).raw, self.headers.raw
+        names = {name.lower() for name, _ in given}
+        if (
+            not content
+            or type(content) is not bytes
+            or any(value is not None for value in options.values())
+            or not _FRAMING.isdisjoint(names)
+            or not _FRAMING.isdisjoint(name.lower() for name, _ in own)
+            or address.is_relative_url
+            or self.params
+            or self.cookies
+        ):
+            return super().build_request(method, address, content=content, headers=headers, timeout=timeout, **options)
+        default = isinstance(timeout, type(httpx2.USE_CLIENT_DEFAULT))
+        request = httpx2.Request(
+            method,
+            address,
+            headers=[
+                (b"Host", address.netloc),
+                *((name, value) for name, value in own if name.lower() not in names),
+                *given,
+                (b"Content-Length", b"%d" % len(content)),
+            ],
+            stream=httpx2.ByteStream(content),
+            extensions={"timeout": (self.timeout if default else httpx2.Timeout(timeout)).as_dict()},
+        )
+        request.read()
+        return request
+
+
+_FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
 
 
 class ObservedClient(Client):
@@ -186,13 +242,7 @@ class Target:
 
     @property
     def loopback(self) -> bool:
-        host = _parsed(self.url).host
-        if host == "localhost" or host.endswith(".localhost"):
-            return True
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.url)
 
     def redact(self, text: str) -> str:
         """`text` without the password, an account's e-mail address, and the Basic header that carries them. A user name
@@ -226,11 +276,11 @@ def make_client(
         if (proxies.get(url.scheme) or proxies.get("all")) and not proxy_bypass(url.host):
             return ObservedClient(auth=auth, timeout=timeout, verify=verify, limits=limits)
     # A call may be silent for half an hour: only keep-alive probes tell a slow server from a vanished one.
-    transport: httpx2.AsyncHTTPTransport
+    transport: httpx2.AsyncBaseTransport
     if url.scheme == "http" and target.loopback:
         from .loopback_http import LoopbackTransport
 
-        transport = LoopbackTransport(verify, limits, _KEEP_ALIVE)
+        transport = LoopbackTransport(limits, _KEEP_ALIVE)
     else:
         transport = httpx2.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits, socket_options=_KEEP_ALIVE)
     return ObservedClient(auth=auth, timeout=timeout, transport=transport, trust_env=False)

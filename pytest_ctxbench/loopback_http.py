@@ -1,9 +1,10 @@
-"""HTTP to this machine's own servers (embedded endpoint, emulator, a local model): the client's network layer on
-asyncio's streams.
+"""HTTP/1.1 to this machine's own servers (embedded endpoint, emulator, a local model): the client's transport.
 
-The HTTP client reaches the network through anyio, which serves other event loops too and opens cancel scopes at each
-read and write: a fifth of what a request costs. Its connection pool takes any network backend; this one knows asyncio,
-TCP and no TLS, and everything above it (pool, protocol, errors) stays the library's.
+The HTTP client's own transport serves every event loop, TLS, proxies and HTTP/2, and opens locks, traces and cancel
+scopes at each step: more than half of what a request costs. This one speaks plain HTTP/1.1 on asyncio, through the
+parser that the library uses too. What a caller sees is the library's: outcomes, exceptions, time limits, limits of
+the pool. Two things are stricter: bytes that follow an answer are never taken for the next one, and a body that does
+not fit its own headers is a `httpx2.LocalProtocolError`.
 
 Imports httpx2 at the top: import this module inside functions.
 """
@@ -11,131 +12,461 @@ Imports httpx2 at the top: import this module inside functions.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import math
 import select
-import ssl
-from collections.abc import Iterable, Iterator
-from typing import Any
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from typing import cast
 
-import httpcore2
+import h11
 import httpx2
 
 __all__ = ["LoopbackTransport"]
 
+#: Bytes. The library's limits of one read, and of a head that is not complete yet.
+_READ = 64 * 1_024
+_MOST_HEAD = 100 * 1_024
+#: Bytes of an answer that are held before its reader has taken any of them.
+_MOST_UNREAD = 256 * 1_024
 
-class LoopbackTransport(httpx2.AsyncHTTPTransport):
-    """For plain http alone. `tls` is what the pool insists on and never uses."""
-
-    def __init__(
-        self, tls: ssl.SSLContext, limits: httpx2.Limits, socket_options: Iterable[tuple[int, int, int]] = ()
-    ) -> None:
-        super().__init__(verify=tls, trust_env=False, limits=limits)
-        self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=tls,
-            max_connections=limits.max_connections,
-            max_keepalive_connections=limits.max_keepalive_connections,
-            keepalive_expiry=limits.keepalive_expiry,
-            socket_options=list(socket_options),
-            network_backend=_Backend(),
-        )
+_Origin = tuple[bytes, int]
 
 
-class _Backend(httpcore2.AsyncNetworkBackend):
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - the backend's interface
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        local = None if local_address is None else (local_address, 0)
-        loop = asyncio.get_running_loop()
-        reader = _Reader(loop=loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        with _as(httpcore2.ConnectTimeout, httpcore2.ConnectError):
-            async with asyncio.timeout(timeout):
-                transport, _ = await loop.create_connection(lambda: protocol, host, port, local_addr=local)
-            try:
-                for option in socket_options or ():
-                    transport.get_extra_info("socket").setsockopt(*option)
-            except OSError:
-                transport.abort()
-                raise
-        return _Stream(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+class LoopbackTransport(httpx2.AsyncBaseTransport):
+    """For http:// alone, and for one event loop; any number of its tasks.
 
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    Nothing is sent twice: a request goes to another connection only when an idle one is found dead before its first
+    byte. `httpx2.ConnectError`, `ConnectTimeout` and `PoolTimeout` mean that no byte was sent.
+    """
 
+    def __init__(self, limits: httpx2.Limits, socket_options: Iterable[tuple[int, int, int]] = ()) -> None:
+        self._options = tuple(socket_options)
+        self._most = math.inf if limits.max_connections is None else limits.max_connections
+        self._most_idle = math.inf if limits.max_keepalive_connections is None else limits.max_keepalive_connections
+        self._idle_s = math.inf if limits.keepalive_expiry is None else limits.keepalive_expiry
+        self._open: set[_Connection] = set()  # connecting, at work, idle
+        self._idle: list[_Connection] = []  # the one last used stands last
+        self._queue: deque[asyncio.Future[None]] = deque()  # requests that wait for a connection
 
-class _Reader(asyncio.StreamReader):
-    """Takes what arrives off the socket at once, as the event loop has it; `unread` bytes of it are held."""
-
-    unread = 0
-    lost: Exception | None = None
-
-    def feed_data(self, data: Any) -> None:
-        self.unread += len(data)
-        super().feed_data(data)
-
-    def set_exception(self, exc: Exception) -> None:
-        """The connection is lost; what came before that is read first, as from a socket."""
-        self.lost = exc
-        self.feed_eof()
-
-    async def read(self, n: int = -1) -> bytes:
-        data = await super().read(n)
-        self.unread -= len(data)
-        if not data and self.lost is not None:
-            raise self.lost
-        return data
-
-
-class _Stream(httpcore2.AsyncNetworkStream):
-    def __init__(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        with _as(httpcore2.ReadTimeout, httpcore2.ReadError):
-            async with asyncio.timeout(timeout):
-                return await self._reader.read(max_bytes)
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        with _as(httpcore2.WriteTimeout, httpcore2.WriteError):
-            if self._writer.is_closing():
-                raise ConnectionError("the connection is closed")
-            self._writer.write(buffer)
-            async with asyncio.timeout(timeout):
-                await self._writer.drain()
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        url = request.url
+        if url.raw_scheme != b"http":
+            raise httpx2.UnsupportedProtocol(f"{url.scheme}:// cannot be asked over a connection for http:// alone")
+        limits = request.extensions.get("timeout") or {}
+        origin = (url.raw_host, url.port or 80)
+        await asyncio.sleep(0)  # a task that was cancelled hears of it only while it waits; then nothing is sent
+        connection = None if self._queue else self._claim(origin)
+        if connection is None:
+            connection = await self._queued(origin, limits.get("pool"))
+        try:
+            if connection.transport is None:
+                await connection.open(self._options, limits.get("connect"))
+            await connection.send(request, limits.get("write"))
+            return await connection.receive(limits.get("read"))
+        except BaseException:
+            connection.close()
+            raise
 
     async def aclose(self) -> None:
-        self._writer.transport.abort()  # whatever a server has not taken by now is not waited for
+        if self._open:
+            for connection in list(self._open):
+                connection.close()
+            await asyncio.sleep(0)  # the event loop closes the sockets in its next round
 
-    def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable":
-            reader = self._reader
-            return bool(reader.unread) or reader.at_eof() or self._writer.is_closing() or self._is_readable()
-        name = {"client_addr": "sockname", "server_addr": "peername", "socket": "socket"}.get(info)
-        return None if name is None else self._writer.get_extra_info(name)
+    def _claim(self, origin: _Origin) -> _Connection | None:
+        """A connection for one exchange, connected or new. None when there may be no more of them."""
+        for connection in self._idle[::-1]:
+            if not connection.is_usable():
+                connection.close()
+            elif connection.origin == origin:
+                self._idle.remove(connection)
+                connection.idle = False
+                return connection
+        if len(self._open) >= self._most:
+            if not self._idle:
+                return None
+            self._idle[0].close()
+        connection = _Connection(self, origin)
+        self._open.add(connection)
+        return connection
 
-    def _is_readable(self) -> bool:
-        """Whether a server has closed an idle connection or says something on it: asked of the socket itself, because
-        the event loop may not have come to it yet."""
-        number = self._writer.get_extra_info("socket").fileno()
-        if number < 0:
-            return True
-        poll = select.poll()
-        poll.register(number, select.POLLIN)
-        return bool(poll.poll(0))
+    async def _queued(self, origin: _Origin, timeout: float | None) -> _Connection:  # noqa: ASYNC109 - httpx2's own
+        """Requests get their connections in the order in which they came."""
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._queue.append(turn)
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    await turn
+                    if connection := self._claim(origin):
+                        return connection
+                    turn = self._queue[0] = loop.create_future()
+        except TimeoutError as error:
+            raise httpx2.PoolTimeout(str(error)) from error
+        finally:
+            self._queue.remove(turn)
+            self._call_next()
+
+    def _call_next(self) -> None:
+        if self._queue and not self._queue[0].done():
+            self._queue[0].set_result(None)
+
+    def keep(self, connection: _Connection) -> None:
+        """Take a connection back after an exchange that is complete."""
+        connection.keep_for(self._idle_s)
+        self._idle.append(connection)
+        if len(self._idle) > self._most_idle:
+            self._idle[0].close()
+        self._call_next()
+
+    def forget(self, connection: _Connection) -> None:
+        self._open.discard(connection)
+        if connection.idle:
+            self._idle.remove(connection)
+            connection.idle = False
+        self._call_next()
 
 
-@contextlib.contextmanager
-def _as(late: type[Exception], lost: type[Exception]) -> Iterator[None]:
-    """The pool's own errors in place of the system's."""
-    try:
-        yield
-    except TimeoutError as error:
-        raise late(str(error)) from error
-    except OSError as error:
-        raise lost(str(error)) from error
+class _Connection(asyncio.BufferedProtocol):
+    """One connection; at most one exchange at a time."""
+
+    def __init__(self, pool: LoopbackTransport, origin: _Origin) -> None:
+        self.origin = origin
+        self.idle = False
+        self.transport: asyncio.Transport | None = None
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_HEAD)
+        self._unread = bytearray()
+        self._ended = False  # nothing more comes
+        self._lost: Exception | None = None  # and why, where the server did not simply end it
+        self._closed = False  # by this side
+        self._stalled = False  # what is to be sent waits for the server to take it
+        self._held = False  # what the server sends waits for its reader
+        self._reading: asyncio.Future[bool] | None = None  # true: in vain
+        self._writing: asyncio.Future[bool] | None = None
+        self._expires = math.inf
+
+    # -- one exchange
+
+    async def open(self, options: Iterable[tuple[int, int, int]], timeout: float | None) -> None:  # noqa: ASYNC109
+        host, port = self.origin
+        try:
+            async with asyncio.timeout(timeout):
+                transport, _ = await self._loop.create_connection(lambda: self, host.decode("ascii"), port)
+            for option in options:
+                transport.get_extra_info("socket").setsockopt(*option)
+        except TimeoutError as error:
+            raise httpx2.ConnectTimeout(str(error)) from error
+        except OSError as error:
+            raise httpx2.ConnectError(str(error)) from error
+        if self._closed:
+            raise httpx2.ConnectError("the client was closed")
+
+    async def send(self, request: httpx2.Request, timeout: float | None) -> None:  # noqa: ASYNC109
+        """A connection that breaks meanwhile is no error here: the server may have answered before that."""
+        http, stream = self._http, request.stream
+        target = request.extensions.get("target", request.url.raw_path)
+        try:
+            head = http.send(h11.Request(method=request.method, target=target, headers=request.headers.raw))
+            if type(stream) is httpx2.ByteStream:
+                body = b"".join(stream)
+                if body:
+                    body = http.send(h11.Data(data=body))
+                end = http.send(h11.EndOfMessage())
+                if len(body) <= _READ:
+                    await self._write(head + body + end, timeout)
+                elif await self._write(head, timeout):  # a copy would cost more than a second system call
+                    await self._write(body + end if end else body, timeout)
+            elif await self._write(head, timeout):
+                parts_of = cast(httpx2.AsyncByteStream, stream).__aiter__()
+                try:
+                    async for part in parts_of:
+                        if not await self._write(http.send(h11.Data(data=part)), timeout):
+                            return
+                finally:
+                    if isinstance(parts_of, AsyncGenerator):
+                        await parts_of.aclose()
+                await self._write(http.send(h11.EndOfMessage()), timeout)
+        except h11.LocalProtocolError as error:
+            raise httpx2.LocalProtocolError(str(error)) from error
+
+    async def receive(self, timeout: float | None) -> httpx2.Response:  # noqa: ASYNC109
+        """The answer, with as much of its body as is there already."""
+        http = self._http
+        while True:
+            try:
+                event = http.next_event()
+            except h11.RemoteProtocolError as error:
+                raise httpx2.RemoteProtocolError(str(error)) from error
+            if event is h11.NEED_DATA:
+                data = await self.read(timeout)
+                if not data and http.their_state is h11.SEND_RESPONSE:
+                    raise httpx2.RemoteProtocolError("Server disconnected without sending a response.")
+                http.receive_data(data)
+            elif isinstance(event, h11.Response) or (
+                isinstance(event, h11.InformationalResponse) and event.status_code == 101
+            ):
+                break
+        body = _Body(self, timeout)
+        whole = body.complete and body.problem is None
+        if whole:
+            self.finish()
+        answer = _Answer(
+            event.status_code,
+            headers=event.headers.raw_items(),
+            stream=_Whole(body.at_hand) if whole else body,
+            extensions={"http_version": b"HTTP/" + event.http_version, "reason_phrase": event.reason},
+        )
+        if whole:
+            answer.whole = body.at_hand
+        return answer
+
+    def parse(self) -> tuple[bytes, bool, httpx2.RemoteProtocolError | None]:
+        """What has come of a body since it was last asked for; whether that was the rest of it; what is wrong after
+        that part."""
+        http = self._http
+        parts: list[bytes] = []
+        try:
+            while True:
+                event = http.next_event()
+                if type(event) is h11.Data:
+                    parts.append(event.data)
+                elif event is not h11.NEED_DATA:
+                    return b"".join(parts), True, None
+                elif self._unread:
+                    http.receive_data(self._take())
+                elif self._ended and self._lost is None:
+                    http.receive_data(b"")
+                else:
+                    return b"".join(parts), False, None
+        except h11.RemoteProtocolError as error:
+            problem = httpx2.RemoteProtocolError(str(error))
+            problem.__cause__ = error
+            return b"".join(parts), True, problem
+
+    async def read(self, timeout: float | None) -> bytes:  # noqa: ASYNC109
+        """The next bytes; none at the end. What came before a connection was lost is read first."""
+        while not self._unread:
+            if self._lost is not None:
+                raise httpx2.ReadError(str(self._lost)) from self._lost
+            if self._ended:
+                return b""
+            self._reading = self._loop.create_future()
+            try:
+                if await self._in_time(self._reading, timeout):
+                    raise httpx2.ReadTimeout("")
+            finally:
+                self._reading = None
+        return self._take()
+
+    async def next_part(self, timeout: float | None) -> tuple[bytes, bool, httpx2.RemoteProtocolError | None]:  # noqa: ASYNC109
+        self._http.receive_data(await self.read(timeout))
+        return self.parse()
+
+    def finish(self) -> None:
+        """After the body's end: for the next request, unless either side has more to say or wants no other."""
+        http = self._http
+        if (
+            http.our_state is not h11.DONE
+            or http.their_state is not h11.DONE
+            or self._unread
+            or self._ended
+            or self._is_broken()
+            or http.trailing_data[0]
+        ):
+            self.close()
+        else:
+            http.start_next_cycle()
+            self._pool.keep(self)
+
+    def close(self) -> None:
+        """At once: whatever the server has not taken by now is not waited for."""
+        if self._closed:
+            return
+        self._closed = self._ended = True
+        self._lost = self._lost or ConnectionAbortedError("the connection was closed")
+        self._unread.clear()
+        if self.transport is not None:
+            self.transport.abort()
+        self._wake(self._reading)
+        self._wake(self._writing)
+        self._pool.forget(self)
+
+    def keep_for(self, seconds: float) -> None:
+        self.idle = True
+        self._expires = self._loop.time() + seconds
+
+    def is_usable(self) -> bool:
+        """Of an idle connection. What the server did to it is asked of the socket too: the event loop may not have
+        come to it yet."""
+        return not self._is_broken() and self._loop.time() <= self._expires and not self._poll.poll(0)
+
+    # -- waiting
+
+    async def _write(self, data: bytes, timeout: float | None) -> bool:  # noqa: ASYNC109
+        """False when the connection is broken."""
+        if self.transport is None or self._is_broken():
+            return False
+        if data:
+            self.transport.write(data)
+        while self._stalled and not self._is_broken():
+            self._writing = self._loop.create_future()
+            try:
+                if await self._in_time(self._writing, timeout):
+                    raise httpx2.WriteTimeout("")
+            finally:
+                self._writing = None
+        return not self._is_broken()
+
+    def _is_broken(self) -> bool:
+        return self.transport is None or self.transport.is_closing()
+
+    async def _in_time(self, waiter: asyncio.Future[bool], timeout: float | None) -> bool:  # noqa: ASYNC109
+        """True when nothing happened for `timeout` seconds."""
+        if timeout is None:
+            return await waiter
+        timer = self._loop.call_later(timeout, self._wake, waiter, True)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
+
+    @staticmethod
+    def _wake(waiter: asyncio.Future[bool] | None, in_vain: bool = False) -> None:
+        if waiter is not None and not waiter.done():
+            waiter.set_result(in_vain)
+
+    def _take(self) -> bytes:
+        data = bytes(self._unread[:_READ])
+        del self._unread[:_READ]
+        if self._held and len(self._unread) <= _MOST_UNREAD // 2:
+            self._held = False
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.resume_reading()
+        return data
+
+    # -- what the event loop says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(0)  # a write is over when the system has all of it
+        self._poll = select.poll()
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._buffer = _buffer()
+        if self._closed:
+            self.transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.idle:
+            self.close()
+            return
+        if self._closed:
+            return
+        self._unread += self._buffer[:nbytes]
+        if len(self._unread) > _MOST_UNREAD and not self._held and self.transport is not None:
+            self._held = True
+            self.transport.pause_reading()
+        self._wake(self._reading)
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        if self.idle:
+            self.close()
+        self._wake(self._reading)
+        return True  # a server that has said everything may still be listening
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        self._lost = self._lost or exc
+        if self.idle:
+            self.close()
+        self._wake(self._reading)
+        self._wake(self._writing)
+
+    def pause_writing(self) -> None:
+        self._stalled = True
+
+    def resume_writing(self) -> None:
+        self._stalled = False
+        self._wake(self._writing)
+
+
+_OF_THREAD = threading.local()
+
+
+def _buffer() -> memoryview:
+    """What a read goes into, for all connections of a thread: it is copied out before the next."""
+    if not hasattr(_OF_THREAD, "buffer"):
+        _OF_THREAD.buffer = memoryview(bytearray(_READ))
+    return cast(memoryview, _OF_THREAD.buffer)
+
+
+class _Answer(httpx2.Response):
+    """One whose body was there with its head, and is in no coding, is read in one step."""
+
+    whole: bytes | None = None
+
+    async def aread(self) -> bytes:
+        content = self.whole
+        if content is None or self.is_stream_consumed or self.is_closed or "content-encoding" in self.headers:
+            return await super().aread()
+        self.whole, self._content = None, content
+        self.is_stream_consumed = True
+        self._num_bytes_downloaded = len(content)
+        await self.aclose()
+        return content
+
+
+class _Whole(httpx2.AsyncByteStream):
+    """A body that was there with its head; its connection is free already."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        content, self._content = self._content, b""
+        if not content:
+            raise StopAsyncIteration
+        return content
+
+
+class _Body(httpx2.AsyncByteStream):
+    """A body of which more is to come. It has its connection until its end, or until it is closed."""
+
+    def __init__(self, connection: _Connection, timeout: float | None) -> None:
+        self._connection: _Connection | None = connection
+        self._timeout = timeout
+        self.at_hand, self.complete, self.problem = connection.parse()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while (connection := self._connection) is not None:
+                if self.at_hand:
+                    part, self.at_hand = self.at_hand, b""
+                    yield part
+                elif self.problem is not None:
+                    raise self.problem
+                elif self.complete:
+                    self._connection = None
+                    connection.finish()
+                    return
+                else:
+                    self.at_hand, self.complete, self.problem = await connection.next_part(self._timeout)
+            raise httpx2.ReadError("the response was closed before its end")
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

@@ -12,7 +12,8 @@ from provider_stub import Answer, ProviderStub, Request
 from talk import KEY, PREFIX, converse, make_model
 from vendor_shapes import DIALECTS, answer
 
-from pytest_ctxbench.agent.types import Limits
+from pytest_ctxbench.agent.dialects import HttpPool, Setup, open_dialect
+from pytest_ctxbench.agent.types import Limits, ToolSpec
 
 #: Text that tests the encoding: escapes, a control character, both kinds of separators, letters beyond the BMP.
 ODD = 'größe "x"\\ \t\x01 \u2028 ключ 🦆</script>'
@@ -154,3 +155,63 @@ def test_what_json_cannot_hold_goes_back_as_null(stub: ProviderStub, dialect: st
     if dialect == "openai":
         (call,) = [item for item in sent["input"] if item.get("type") == "function_call"]
         assert call["score"] is None
+
+
+@pytest.mark.parametrize(
+    "base",
+    ["http://127.0.0.1:8000", "http://localhost/v1/", "https://gw.example/a%20b/ü/v1", "http://[::1]:9/v1?k=1&l=%2F"],
+)
+def test_a_request_goes_where_the_sdks_own_would(base: str) -> None:
+    import httpx2
+    from anthropic import AsyncAnthropic
+    from openai import AsyncOpenAI
+
+    from pytest_ctxbench.agent.dialects.base import post
+
+    asked: list[httpx2.Request] = []
+
+    def answers(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request)
+        return httpx2.Response(200, json={})
+
+    async def main() -> None:
+        for kind in (AsyncOpenAI, AsyncAnthropic):
+            for _ in range(2):  # the second is told what the first found out
+                http = httpx2.AsyncClient(transport=httpx2.MockTransport(answers))
+                async with kind(api_key=KEY, base_url=base, http_client=http, max_retries=0) as client:
+                    await post(client, "/chat/completions", b"{}")
+                    await client.post("/chat/completions", cast_to=httpx2.Response, content=b"{}")
+
+    asyncio.run(main())
+    ours, theirs = asked[::2], asked[1::2]
+    assert len(ours) == 4
+    for mine, its in zip(ours, theirs, strict=True):
+        assert (str(mine.url), mine.url.raw_path) == (str(its.url), its.url.raw_path)
+        assert [h for h in mine.headers.raw if h[0].lower() != b"idempotency-key"] == [
+            h for h in its.headers.raw if h[0].lower() != b"idempotency-key"
+        ]
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "openai", "xai", "openai_compat"])
+def test_each_toolset_goes_out_as_its_own(stub: ProviderStub, dialect: str) -> None:
+    """Toolsets that Python takes for equal are not the same JSON; the list need not be the same, only what is in it."""
+    toolsets = [
+        [ToolSpec("run_sql", "Runs", {"type": "object", "default": default, "properties": {}})]
+        for default in (1, True, 1.0, {"a": 1, "b": 2}, {"b": 2, "a": 1})
+    ]
+    stub.script(*(answer(dialect, "x") for _ in range(10)))
+
+    async def main() -> list[bytes]:
+        http, sent = HttpPool(), []
+        for tools in [*toolsets, *(list(tools) for tools in toolsets)]:
+            model = make_model(dialect, base_url=stub.url + "/runs/r1" + PREFIX[dialect])
+            talk = open_dialect(Setup(model, "s", "p", tools, http, 60.0, api_key=KEY))
+            await talk.request()
+            await talk.close()
+            sent.append(stub.requests[-1].raw)
+        return sent
+
+    sent = asyncio.run(main())
+    assert sent[:5] == sent[5:]
+    defaults = [raw.split(b'"default":')[1].split(b',"properties"')[0] for raw in sent[:5]]
+    assert defaults == [b"1", b"true", b"1.0", b'{"a":1,"b":2}', b'{"b":2,"a":1}']

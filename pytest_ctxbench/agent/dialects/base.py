@@ -8,6 +8,7 @@ the raw JSON: the SDKs neither check an answer's shape nor are quick at rebuildi
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import math
 from abc import ABC, abstractmethod
@@ -37,25 +38,12 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
     from openai import AsyncOpenAI
 
-__all__ = ["Dialect", "HttpPool", "Reply", "Setup", "Stop", "ToolCall", "ToolResult", "is_loopback"]
+__all__ = ["Dialect", "HttpPool", "Reply", "Setup", "Stop", "ToolCall", "ToolResult"]
 
 #: Seconds. Servers close idle connections (uvicorn after 5 unless told otherwise, as ours are); the client must forget
 #: them first.
 _KEEP_ALIVE_S = 4.0
 _CONNECT_S = 30.0
-
-
-def is_loopback(url: str) -> bool:
-    """Whether a URL's host is this machine."""
-    import ipaddress
-
-    host = urlsplit(url).hostname or ""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class HttpPool:
@@ -83,7 +71,7 @@ class HttpPool:
         """A client for one conversation. Proxies of the environment serve every address but this machine's."""
         import httpx2
 
-        from pytest_ctxbench.http_client import Client, no_tls
+        from pytest_ctxbench.http_client import Client, is_loopback
 
         limits = httpx2.Limits(max_connections=8, max_keepalive_connections=2, keepalive_expiry=_KEEP_ALIVE_S)
         loopback = is_loopback(base_url)
@@ -91,7 +79,7 @@ class HttpPool:
         if loopback and urlsplit(base_url).scheme == "http":
             from pytest_ctxbench.loopback_http import LoopbackTransport
 
-            connecting = {"transport": LoopbackTransport(no_tls(), limits)}
+            connecting = {"transport": LoopbackTransport(limits)}
         else:
             connecting = {"verify": self.tls, "limits": limits}
         client = Client(
@@ -379,18 +367,41 @@ class Dialect(ABC):
     def encoded(self, body: Mapping[str, Any]) -> bytes:
         """`body` as the SDK itself would write it, byte for byte.
 
-        An item is serialised once, when it comes into the history: a request costs what is new in it, and not again
-        what was said before. Raises `ValueError`, as the SDKs do, for what JSON cannot hold.
+        An item is serialised once, when it comes into the history, and the tools once a process: a request costs what
+        is new in it, and not again what was said before. Raises `ValueError`, as the SDKs do, for what JSON cannot
+        hold.
         """
         pieces = self.pieces()
         known = [piece for piece in pieces if piece is not None]
         if len(known) < len(pieces):
             return _json_bytes(body)
         fields = []
+        others: dict[str, Any] = {}
         for key, value in body.items():
-            written = b"[" + b",".join(known) + b"]" if key == self.history_key else _json_bytes(value)
+            if key == self.history_key:
+                written = b"[" + b",".join(known) + b"]"
+            elif key == "tools":
+                written = self._tools_piece(value)
+            else:
+                others[key] = value
+                continue
+            if others:
+                fields.append(_json_bytes(others)[1:-1])
+                others = {}
             fields.append(_json_bytes(key) + b":" + written)
+        if others:
+            fields.append(_json_bytes(others)[1:-1])
         return b"{" + b",".join(fields) + b"}"
+
+    def _tools_piece(self, tools: object) -> bytes:
+        """The body's `tools` as JSON. Its form is the dialect's, its content the toolset's: nothing else goes in."""
+        toolset = tuple(self.setup.tools)
+        key = (self.name, tuple(map(id, toolset)))
+        if key not in _TOOLSETS:
+            if len(_TOOLSETS) >= _MOST_TOOLSETS:
+                _TOOLSETS.clear()
+            _TOOLSETS[key] = (_json_bytes(tools), toolset)
+        return _TOOLSETS[key][0]
 
     def extra_body(self) -> dict[str, Any]:
         """The roster's own additions to every request of this model (`options.extra_body`), merged key by key."""
@@ -467,11 +478,31 @@ async def post(client: AsyncAnthropic | AsyncOpenAI, path: str, body: bytes) -> 
     The SDKs' own call for requests that they have no method for: address, headers, time limits and errors are the
     same as those of a method, which would build the whole body again, and walk through the types of its parameters
     even when they are not given (a third of a turn's CPU with openai).
+
+    Two more things that the SDKs do anew are handed to them: the whole address in place of the path, and what a new
+    client finds out about this machine, in a thread, before its first request.
     """
     import httpx2
 
-    response = await client.post(path, cast_to=httpx2.Response, content=body)
+    kind = type(client)
+    if (platform := _PLATFORMS.get(kind)) is not None:
+        client._platform = platform
+    response = await client.post(_address(str(client.base_url), path), cast_to=httpx2.Response, content=body)
+    _PLATFORMS[kind] = getattr(client, "_platform", None)
     return parse_json(response.content)
+
+
+#: By class of client: what the SDK says of the system that it runs on.
+_PLATFORMS: dict[type, Any] = {}
+
+
+@functools.lru_cache(maxsize=256)
+def _address(base_url: str, path: str) -> str:
+    """As the SDKs put them together."""
+    import httpx2
+
+    base = httpx2.URL(base_url)
+    return str(base.copy_with(raw_path=base.raw_path + path.lstrip("/").encode("ascii")))
 
 
 async def server_sent_events(response: httpx2.Response) -> AsyncIterator[tuple[str | None, str]]:
@@ -545,9 +576,18 @@ def _taken(extra: object, forbidden: frozenset[str] = _CONVERSATION | _PARAMETER
     return None
 
 
+_written = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
 def _json_bytes(value: object) -> bytes:
     """As the SDKs of OpenAI and Anthropic write bodies. Raises `ValueError` for NaN and lone surrogates."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return _written(value).encode()
+
+
+#: By dialect and toolset: the tools as JSON, and the toolset itself, so that its identity stays its own. An endpoint's
+#: tools are listed once a process.
+_TOOLSETS: dict[tuple[str, tuple[int, ...]], tuple[bytes, tuple[ToolSpec, ...]]] = {}
+_MOST_TOOLSETS = 64
 
 
 def piece_of(item: object) -> bytes | None:
