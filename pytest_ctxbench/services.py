@@ -82,10 +82,12 @@ class Services:
 
 class LocalServices:
     """Starts the embedded servers when they are needed or will be soon, keeps them running and stops them at the end.
-    Owned by the main process."""
+    Owned by the main process. Where some run `writes`, runs that read have an engine of their own, with the data as it
+    was."""
 
-    def __init__(self, settings: Settings, secrets: LocalSecrets, folder: Path) -> None:
+    def __init__(self, settings: Settings, secrets: LocalSecrets, folder: Path, *, writes: bool = True) -> None:
         self._settings = settings
+        self._writes = writes
         self._secrets = secrets
         self._folder = folder
         self._file = folder / "services.json"
@@ -148,7 +150,7 @@ class LocalServices:
             user=self._secrets.user,
             password=self._secrets.password,
             control_token=self._secrets.control,
-            isolate_reads=True,
+            isolate_reads=self._writes,
             port=port,
             spawned=spawned,
         )

@@ -448,7 +448,7 @@ class BenchSession:
             urls: dict[str, str | None] = {}
             if self.needs_processes:
                 if self.is_main or self.is_remote:
-                    self._local = self._local or LocalServices(self.settings, self.secrets, self.folder)
+                    self._local = self._local or self._local_services()
                     urls = self._local.start(**self._processes)
                 else:
                     urls = wait_for_services(self.folder)
@@ -471,11 +471,15 @@ class BenchSession:
     def _processes(self) -> dict[str, bool]:
         return {"endpoint": self.settings.endpoint == "local", "emulator": self._needs_emulator}
 
+    def _local_services(self) -> LocalServices:
+        writes = any(run.exclusive for run in self.plan.runs)
+        return LocalServices(self.settings, self.secrets, self.folder, writes=writes)
+
     def _start_ahead(self, pending: Iterable[PlannedRun]) -> None:
         """Have the servers start while this process does something else, when one of these runs will need them.
         `services` says what goes wrong."""
         if self._local is None and self.needs_processes and any(map(self._has_its_key, pending)):
-            self._local = LocalServices(self.settings, self.secrets, self.folder)
+            self._local = self._local_services()
             self._local.start_ahead(**self._processes)
 
     def _has_its_key(self, planned: PlannedRun) -> bool:

@@ -434,6 +434,18 @@ def test_servers_that_start_ahead_say_what_is_wrong_when_they_are_asked_for(tmp_
     assert not any(of_kind(os.getpid(), kind) for kind in ("server", "emulator"))
 
 
+@pytest.mark.parametrize(("writes", "engines"), [(False, 1), (True, 2)])
+def test_runs_that_read_have_an_engine_of_their_own_where_others_write(tmp_path: Path, writes: bool, engines: int):
+    layout = SimpleNamespace(data=ROOT / "data", context=ROOT / "setup" / "context")
+    settings: Any = SimpleNamespace(layout=layout)
+    local = LocalServices(settings, LocalSecrets.new(), tmp_path, writes=writes)
+    try:
+        local.start(endpoint=True, emulator=False)
+        assert len(of_kind(os.getpid(), "engine")) == engines
+    finally:
+        local.stop()
+
+
 def test_a_wait_for_a_server_can_be_ended(tmp_path: Path):
     (tmp_path / "down-thing").touch()
 
