@@ -117,7 +117,7 @@ class LiveLine:
         self._clear()
         key = self._run_of(report.nodeid)
         if key is not None and str(report.outcome) != "rerun":
-            measured = hasattr(report, "ctxbench_record")
+            measured = hasattr(report, "ctxbench_measured")
             if report.skipped:
                 self._progress.note(key, "left", measured=False)
             elif report.failed:

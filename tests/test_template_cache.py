@@ -264,20 +264,26 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def written(entry: Path) -> tuple[int, int]:
+    """Which file it is, and since when: a file system gives the number of a removed one to the next."""
+    found = (entry / "entry.json").stat()
+    return found.st_ino, found.st_mtime_ns
+
+
 def test_servers_use_it_and_notice_damage(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(DATA, str(root), monkeypatch) as http:
         assert value(http, f"SELECT COUNT(*) FROM {ACCOUNT}") == 1_200
         until(lambda: len(list(root.glob("*/entry.json"))) == 1 and not list(root.glob(".part-*")))
     (entry,) = root.iterdir()
-    made = (entry / "entry.json").stat().st_ino
+    made = written(entry)
     with served(DATA, str(root), monkeypatch) as http:
         assert value(http, f"SELECT COUNT(*) FROM {ACCOUNT}") == 1_200
-    assert (entry / "entry.json").stat().st_ino == made
+    assert written(entry) == made
     damage("a flipped bit")(entry)
     with served(DATA, str(root), monkeypatch) as http:
         assert value(http, "SELECT COUNT(*) FROM [ITSM_System].[ServiceNow].[u_bm_incident]") == 6_865
         until(lambda: len(list(root.glob("*/entry.json"))) == 1 and not list(root.glob(".part-*")))
-    assert (entry / "entry.json").stat().st_ino != made
+    assert written(entry) != made
 
 
 def test_rows_that_are_not_the_loaded_ones_end_the_server(root: Path, built: tuple[Path, dict[str, int]]) -> None:
