@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 import sqlglot
 from sqlglot import exp
@@ -93,6 +94,18 @@ def writable(template: Path, tmp_path: Path) -> Iterator[Database]:
     made = Database(tmp_path, read_only=False)
     yield made
     made.engine.close()
+
+
+def test_a_long_statement_is_parsed_by_its_execution_alone(database: Database) -> None:
+    sql = "SELECT '" + "x" * 20_000 + "' AS a"
+    engine = database.engine
+    with duckdb.connect() as closed:
+        pass
+    with pytest.raises(duckdb.ConnectionException):  # what parses asks the connection
+        engine._parse(closed, "SELECT 'nobody has asked this'")
+    assert engine._parse(closed, sql) == sql
+    assert database.rows(sql) == [["x" * 20_000]]
+    assert sql not in engine._parsed
 
 
 # --- the tables -----------------------------------------------------------------------------------------------------

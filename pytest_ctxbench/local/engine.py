@@ -289,8 +289,10 @@ class Engine:
         parsed = self._parsed.get(sql)
         if parsed is not None:
             return parsed
+        if len(sql) > _PARSED_CHARS:  # not kept, so it would be parsed here and again there
+            return sql
         statements = cursor.extract_statements(sql)
-        if len(statements) != 1 or len(sql) > _PARSED_CHARS:
+        if len(statements) != 1:
             return sql
         if len(self._parsed) >= _PARSED_CAP:
             self._parsed.clear()
