@@ -413,6 +413,24 @@ def test_a_template_that_changed_is_an_error(
     with_databases(tmp_path, built, share_above, body)
 
 
+def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path, built: tuple[Path, dict[str, int]]) -> None:
+    async def body(databases: Databases) -> None:
+        await databases.opened()
+        await spare(databases)
+        home = tmp_path / "home"
+        before = {path.name for path in home.glob("work-*")}
+        path = home / "template" / "Warehouse_System.duckdb"
+        path.chmod(0o600)
+        with path.open("ab") as handle:
+            handle.write(b"x")
+        for _ in range(2):
+            with pytest.raises(DatabasesError, match="the template database has changed"):
+                await asyncio.to_thread(databases._copy)
+        assert {path.name for path in home.glob("work-*")} == before
+
+    with_databases(tmp_path, built, 1 << 40, body)
+
+
 def test_a_shared_file_that_changed_is_made_anew(tmp_path: Path, built: tuple[Path, dict[str, int]]) -> None:
     async def body(databases: Databases) -> None:
         await databases.opened()

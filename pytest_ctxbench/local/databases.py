@@ -267,7 +267,10 @@ class Databases:
             folder.mkdir(mode=0o700)
             for path in database_files(self._base).values():
                 os.link(path, folder / path.name)
-        except OSError as error:
+        except (DatabasesError, OSError) as error:
+            shutil.rmtree(folder, ignore_errors=True)  # of a full disk it would take what is left, once for each try
+            if isinstance(error, DatabasesError):
+                raise
             raise DatabasesError(f"the database cannot be copied: {error.strerror}") from None
         return folder
 
