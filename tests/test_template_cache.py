@@ -443,6 +443,10 @@ def test_a_shared_file_that_changed_is_made_anew(tmp_path: Path, built: tuple[Pa
         assert (await databases.run(order(COUNTS), pristine=False))["rows"] == [[1_200, 0]]
         (other,) = (tmp_path / "home").glob("base-*")
         assert other != base
+        await spare(databases)  # the copy of the old one is gone too: its links would keep the content
+        assert {path.name for path in (tmp_path / "home").glob("work-*") if path.name[5:].isdigit()} == {
+            path.name for path in (databases._folder, databases._spare) if path is not None
+        }
         assert sha256_of(other / "CRM_System.duckdb") == sha256_of(built[0] / "CRM_System.duckdb")
 
     with_databases(tmp_path, built, 0, body)

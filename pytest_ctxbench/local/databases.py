@@ -211,8 +211,9 @@ class Databases:
             if self._preparing is not None:
                 await asyncio.wait({self._preparing})
             folder, self._spare = self._spare, None
+            unused: Path | None = None
             if folder is None or not await asyncio.to_thread(self._unchanged):
-                folder = await asyncio.to_thread(self._copy)
+                unused, folder = folder, await asyncio.to_thread(self._copy)
             try:
                 await self._work.open(folder)
             except EngineFailure as error:
@@ -220,13 +221,13 @@ class Databases:
             self._generation += 1
             self.instance = f"{self._name}-{self._generation}"
             old, self._folder = self._folder, folder
-            self._preparing = asyncio.create_task(self._prepare(old))
+            self._preparing = asyncio.create_task(self._prepare(old, unused))
             self._preparing.add_done_callback(_seen)
 
-    async def _prepare(self, old: Path | None) -> None:
+    async def _prepare(self, *old: Path | None) -> None:
         """Make the next work copy ready. What goes wrong here comes up again, and is said, when it is needed."""
-        if old is not None:
-            await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+        for folder in filter(None, old):
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         with contextlib.suppress(DatabasesError, EngineFailure):
             folder = await asyncio.to_thread(self._copy)
             try:
