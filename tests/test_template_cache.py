@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from pytest_ctxbench.local.process import start_endpoint
 from pytest_ctxbench.local.schema import database_files
 from pytest_ctxbench.local.supervisor import EngineSettings
 from pytest_ctxbench.local.template import _CASTS, build_template
-from pytest_ctxbench.local.template_cache import TemplateCache, cache_root, sha256_of
+from pytest_ctxbench.local.template_cache import TemplateCache, cache_root, file_state, sha256_of
 
 ROOT = Path(__file__).parents[1]
 DATA, CONTEXT = ROOT / "data", ROOT / "setup" / "context"
@@ -413,12 +414,15 @@ def test_a_template_that_changed_is_an_error(
     with_databases(tmp_path, built, share_above, body)
 
 
-def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path, built: tuple[Path, dict[str, int]]) -> None:
+@pytest.mark.parametrize("share_above", [0, 1 << 40], ids=["shared", "copied"])
+def test_a_copy_that_fails_leaves_nothing_behind(
+    tmp_path: Path, built: tuple[Path, dict[str, int]], share_above: int
+) -> None:
     async def body(databases: Databases) -> None:
         await databases.opened()
         await spare(databases)
         home = tmp_path / "home"
-        before = {path.name for path in home.glob("work-*")}
+        before = {path.name for path in home.iterdir()}
         path = home / "template" / "Warehouse_System.duckdb"
         path.chmod(0o600)
         with path.open("ab") as handle:
@@ -426,7 +430,39 @@ def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path, built: tuple[Pa
         for _ in range(2):
             with pytest.raises(DatabasesError, match="the template database has changed"):
                 await asyncio.to_thread(databases._copy)
-        assert {path.name for path in home.glob("work-*")} == before
+        for base in home.glob("base-*"):  # as if it had been the shared one alone that changed
+            (base / "CRM_System.duckdb").chmod(0o600)
+            (base / "CRM_System.duckdb").write_bytes(b"x")
+        databases._seals["Warehouse_System.duckdb"] = replace(
+            databases._seals["Warehouse_System.duckdb"], state=file_state(path)
+        )
+        for _ in range(2):
+            with pytest.raises(DatabasesError, match="the template database has changed"):
+                await asyncio.to_thread(databases._copy)
+        assert {path.name for path in home.iterdir()} == before
+
+    with_databases(tmp_path, built, share_above, body)
+
+
+def test_a_copy_that_cannot_be_opened_is_removed_when_another_one_is_served(
+    tmp_path: Path, built: tuple[Path, dict[str, int]]
+) -> None:
+    async def body(databases: Databases) -> None:
+        await databases.opened()
+        await spare(databases)
+        broken = databases._spare
+        assert broken is not None
+        for path in broken.iterdir():
+            path.chmod(0o600)
+            path.write_bytes(b"no database")
+        os.kill((await databases.health())["engines"]["work"]["pid"], 9)  # it had the files open
+        with pytest.raises(DatabasesError, match="the database cannot be replaced"):
+            await databases.fresh()
+        assert not databases.instance
+        await databases.fresh()
+        assert (await databases.run(order(COUNTS), pristine=False))["rows"] == [[1_200, 0]]
+        await spare(databases)
+        assert not broken.exists()
 
     with_databases(tmp_path, built, 1 << 40, body)
 

@@ -84,6 +84,7 @@ class Databases:
         self._copies = 0
         self._folder: Path | None = None
         self._spare: Path | None = None
+        self._useless: list[Path] = []  # to be removed when another one is served
         self._preparing: asyncio.Task[None] | None = None
         self._replacing = asyncio.Lock()
         self._background: set[asyncio.Task[Any]] = set()
@@ -211,22 +212,25 @@ class Databases:
             if self._preparing is not None:
                 await asyncio.wait({self._preparing})
             folder, self._spare = self._spare, None
-            unused: Path | None = None
             if folder is None or not await asyncio.to_thread(self._unchanged):
-                unused, folder = folder, await asyncio.to_thread(self._copy)
+                self._useless += [] if folder is None else [folder]
+                folder = await asyncio.to_thread(self._copy)
             try:
                 await self._work.open(folder)
             except EngineFailure as error:
+                self._useless.append(folder)  # not removed now: a new process tries to open it again
                 raise DatabasesError(f"the database cannot be replaced: {_one_line(error)}") from None
             self._generation += 1
             self.instance = f"{self._name}-{self._generation}"
-            old, self._folder = self._folder, folder
-            self._preparing = asyncio.create_task(self._prepare(old, unused))
+            self._useless += [] if self._folder is None else [self._folder]
+            self._folder = folder
+            self._preparing = asyncio.create_task(self._prepare())
             self._preparing.add_done_callback(_seen)
 
-    async def _prepare(self, *old: Path | None) -> None:
+    async def _prepare(self) -> None:
         """Make the next work copy ready. What goes wrong here comes up again, and is said, when it is needed."""
-        for folder in filter(None, old):
+        useless, self._useless = self._useless, []
+        for folder in useless:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         with contextlib.suppress(DatabasesError, EngineFailure):
             folder = await asyncio.to_thread(self._copy)
@@ -260,9 +264,13 @@ class Databases:
                 return folder
             if not self._unchanged() or self._base is None:
                 base = self._home / f"base-{self._copies}"
-                self._copy_files(base)
-                old, self._base = self._base, base
-                self._base_state = _content_states(base)
+                try:
+                    self._copy_files(base)
+                    state = _content_states(base)
+                except BaseException:
+                    shutil.rmtree(base, ignore_errors=True)
+                    raise
+                old, self._base, self._base_state = self._base, base, state
                 if old is not None:
                     shutil.rmtree(old, ignore_errors=True)
             folder.mkdir(mode=0o700)

@@ -93,11 +93,12 @@ def made_of_golden(what: str, golden: Sequence[Mapping[str, str]], rubric: Rubri
     """What `make` gives for these rows and this rubric, once."""
     known = rubric.remembered_goldens
     asked = (what, id(golden) if isinstance(golden, GoldenRows) else tuple(tuple(row.items()) for row in golden))
-    if asked not in known:
+    if (found := known.get(asked)) is None:  # looked up once: another thread may empty it
+        found = (make(), golden)  # the rows too: no others can come to their identity
         if len(known) >= _KEPT_GOLDENS:
             known.clear()
-        known[asked] = (make(), golden)  # the rows too: no others can come to their identity
-    made: _Made = known[asked][0]
+        known[asked] = found
+    made: _Made = found[0]
     return made
 
 
