@@ -1112,6 +1112,42 @@ def test_a_statement_that_is_cancelled_before_its_turn_takes_nobodys_place(templ
     supervised(template, tmp_path, body, statement_timeout_s=60, workers=1)
 
 
+def test_long_statements_hold_up_nobody(template: Path, tmp_path: Path) -> None:
+    async def body(engine: EngineProcess) -> None:
+        long = [asyncio.ensure_future(engine.run(order(SLOW))) for _ in range(3)]
+        assert [(await engine.run(order(f"SELECT {n}")))["rows"] for n in range(20)] == [[[n]] for n in range(20)]
+        await engine.run(insert("meanwhile"))
+        assert not any(task.done() for task in long)
+        for task in long:
+            task.cancel()
+        await asyncio.gather(*long, return_exceptions=True)
+        assert await queue(engine) == ["meanwhile"]
+        assert engine.restarts == 0
+
+    supervised(template, tmp_path, body, statement_timeout_s=60, short_at_once=1)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_statements_that_wait_for_each_other_all_get_their_answers(
+    template: Path, tmp_path: Path, at_once: int
+) -> None:
+    async def body(engine: EngineProcess) -> None:
+        found = await asyncio.gather(*(engine.run(order(f"SELECT {n}")) for n in range(200)))
+        assert [answer["rows"] for answer in found] == [[[n]] for n in range(200)]
+
+    supervised(template, tmp_path, body, short_at_once=at_once)
+
+
+def test_a_statement_is_timed_from_its_own_beginning(template: Path, tmp_path: Path) -> None:
+    async def body(engine: EngineProcess) -> None:
+        answers = await asyncio.gather(*(engine.run(order(SLOW)) for _ in range(8)), return_exceptions=True)
+        assert [getattr(answer, "code", answer) for answer in answers] == ["timeout"] * 8
+        assert engine.restarts == 0  # none waited so long that it was taken for deaf
+        assert (await engine.run(order("SELECT 1")))["rows"] == [[1]]
+
+    supervised(template, tmp_path, body, statement_timeout_s=2, short_at_once=1)
+
+
 def test_an_order_that_cannot_be_sent_takes_nobodys_place(template: Path, tmp_path: Path) -> None:
     async def body(engine: EngineProcess) -> None:
         for _ in range(3):

@@ -58,6 +58,7 @@ class EngineSettings:
     """`memory_mb` is the engine's own limit, the process gets `address_space_extra_mb` of address space beyond it.
 
     `kill_grace_s`: how long a statement may take to stop once it has been told to. `workers`: statements at once.
+    `short_at_once`: as many of them begin together; the others when these have ended or turn out to be long ones.
     """
 
     memory_mb: int = 512
@@ -67,6 +68,9 @@ class EngineSettings:
     start_timeout_s: float = 60.0
     workers: int = 8
     threads: int = 2
+    short_at_once: int = field(
+        default_factory=lambda: max(1, min(8, (os.cpu_count() or 1) - 1))
+    )  # a core is the server's
 
 
 class _Died(Exception):
@@ -549,6 +553,7 @@ class EngineProcess:
             "--statement-timeout", str(s.statement_timeout_s),
             "--workers", str(s.workers),
             "--threads", str(s.threads),
+            "--short-at-once", str(s.short_at_once),
         ]  # fmt: skip
         try:
             with self._errors.open("wb") as errors:
