@@ -15,7 +15,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def clean(text: str) -> str:
     """`text` with surrogate pairs joined and lone surrogates replaced by U+FFFD: no UTF-8 encoder takes them."""
-    if _SURROGATE.search(text) is None:
+    if text.isascii() or _SURROGATE.search(text) is None:  # the first costs nothing, the second reads all of it
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 

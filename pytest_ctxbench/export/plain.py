@@ -41,19 +41,22 @@ def plain(value: object, depth: int = _DEPTH) -> Any:
     """`value` with what strict JSON parsers refuse turned into text."""
     if isinstance(value, str):
         return clean(value)
-    if value is None or isinstance(value, bool):
+    if value is None or value is True or value is False:
         return value
+    if isinstance(value, dict):
+        if depth == 0:
+            return _whole(value)
+        depth -= 1
+        return {
+            clean(str(key)): clean(item) if type(item) is str else plain(item, depth) for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return _whole(value) if depth == 0 else [plain(item, depth - 1) for item in value]
     if isinstance(value, int):
         return value if -(2**63) <= value < 2**63 else str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if depth == 0:
-        return _whole(value)
-    if isinstance(value, dict):
-        return {clean(str(key)): plain(item, depth - 1) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item, depth - 1) for item in value]
-    return clean(str(value))
+    return _whole(value) if depth == 0 else clean(str(value))
 
 
 def _whole(value: object) -> str:
