@@ -385,6 +385,34 @@ def test_the_score_of_one_table_is_that_of_many():
         assert intervals._score_of_one(a, m, b, n, difference) == float(intervals._score(a, m, b, n, difference))
 
 
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (5, 5), (4, 7), (15, 14)])
+def test_the_mirrored_half_of_the_grid_is_what_working_it_out_gives(m: int, n: int) -> None:
+    grid, kept = intervals._grid(m, n)
+    a, b = intervals._tables(m, n)
+    for place in np.flatnonzero(grid > 0).tolist():
+        difference = float(grid[place])
+        statistic = np.abs(intervals._score(a, m, b, n, difference))
+        own = intervals._exact_p_values(m, n, difference, statistic, 101) > 1 - intervals.LEVEL
+        assert (kept[place] == own).all(), difference
+
+
+def test_a_permutation_p_value_counts_the_seeded_draws_and_stays_the_same_when_asked_again() -> None:
+    x, y = [float(v) for v in range(15)], [float(v) + 6.5 for v in range(15)]
+    found = significance.permutation_p_value(x, y)
+    assert found is not None
+    assert found[1] == "permutation, 9999 draws"
+    assert significance.permutation_p_value(list(x), list(y)) == found
+    # seeded draws, summed here in another order
+    drawn = significance._drawn(((15, 15),))
+    assert drawn.shape == (15, 9999)
+    pooled = sorted(x + y)
+    extreme = 0
+    for picked in drawn.T.tolist():
+        chosen = math.fsum(pooled[i] for i in picked)
+        extreme += abs((math.fsum(pooled) - chosen) / 15 - chosen / 15) >= 6.5 - 1e-9 * max(pooled)
+    assert found[0] == (extreme + 1) / 10_000
+
+
 def test_draws_that_are_kept_are_those_of_one_generator():
     """Draws hang on the cells' sizes alone and are made once for all cells of those sizes."""
     chance = random.Random(5)

@@ -237,7 +237,7 @@ def _exact_p_values(m: int, n: int, difference: float, statistic: Numbers, point
     cumulated = np.cumsum(chance[order], axis=0)
     last = np.searchsorted(descending, descending + _TIE * np.maximum(1.0, -descending), side="right") - 1
     result = np.empty(len(statistic))
-    result[order] = cumulated[last].max(axis=1)
+    result[order] = cumulated.max(axis=1)[last]
     return np.minimum(result, 1.0)
 
 
@@ -257,10 +257,15 @@ def _grid(m: int, n: int) -> tuple[Numbers, npt.NDArray[np.bool_]]:
     a, b = _tables(m, n)
     steps = round(1 / _STEP)
     grid = np.arange(1 - steps, steps) / steps
-    statistics_ = np.abs(_score(a[None, :], m, b[None, :], n, grid[:, None]))
-    kept = [_exact_p_values(m, n, float(d), row, 101) > _ALPHA for d, row in zip(grid, statistics_, strict=True)]
+    kept = np.empty((len(grid), len(a)), dtype=bool)
     kept[steps - 1] = _barnard(m, n) > _ALPHA
-    return grid, np.array(kept)
+    below = grid[: steps - 1]
+    statistics_ = np.abs(_score(a[None, :], m, b[None, :], n, below[:, None]))
+    for place, (difference, statistic) in enumerate(zip(below.tolist(), statistics_, strict=True)):
+        kept[place] = _exact_p_values(m, n, difference, statistic, 101) > _ALPHA
+    # Failures counted in place of successes turn a difference round, and the order of the tables with it.
+    kept[steps:] = kept[steps - 2 :: -1, ::-1]
+    return grid, kept
 
 
 @lru_cache(maxsize=4096)

@@ -49,7 +49,8 @@ _Sizes = tuple[tuple[int, int], ...]
 
 def _drawn(sizes: _Sizes) -> Places:
     """For the last of cells of these sizes (runs of `from`, of `to`), seeded draws: which of the sorted runs are
-    relabelled as `from`, shape (draws, n_x); of a cell with few relabellings which of them, shape (draws,).
+    relabelled as `from`, shape (n_x, draws), so that draws are summed side by side; of a cell with few relabellings
+    which of them, shape (draws,).
 
     Draws hang on sizes alone, and cells of a plan have the same ones, so they are made once for all metrics and cells.
     """
@@ -69,7 +70,7 @@ def _drawn_by(sizes: _Sizes) -> tuple[Any, Any]:
     if (ways := math.comb(n_x + n_y, n_x)) <= _EXACT_UP_TO:
         drawn = random.integers(ways, size=_DRAWS)
     else:
-        drawn = np.ascontiguousarray(np.argsort(random.random((_DRAWS, n_x + n_y)), axis=1)[:, :n_x])
+        drawn = np.ascontiguousarray(np.argsort(random.random((_DRAWS, n_x + n_y)), axis=1)[:, :n_x].T)
     return drawn, random.bit_generator.state
 
 
@@ -81,7 +82,7 @@ def _relabelled(x: Sequence[float], y: Sequence[float], before: _Sizes = ()) -> 
     n_x, n_y = len(x), len(y)
     pooled = np.sort(np.array([*x, *y], dtype=float))
     exact = math.comb(n_x + n_y, n_x) <= _EXACT_UP_TO
-    sums = _choices(n_x, n_x + n_y) @ pooled if exact else pooled.take(_drawn((*before, (n_x, n_y)))).sum(axis=1)
+    sums = _choices(n_x, n_x + n_y) @ pooled if exact else pooled.take(_drawn((*before, (n_x, n_y)))).sum(axis=0)
     return (pooled.sum() - sums) / n_y - sums / n_x, exact
 
 
@@ -106,8 +107,12 @@ def permutation_p_value(x: Sequence[float], y: Sequence[float]) -> tuple[float, 
     All relabellings up to 20,000 of them (any 7 against 7), else 9,999 seeded draws; above 120 runs the normal limit.
     None without a run on either side.
     """
-    if not x or not y:
-        return None
+    return _permutation_p_value(tuple(x), tuple(y)) if x and y else None
+
+
+@lru_cache(maxsize=1024)
+def _permutation_p_value(x: tuple[float, ...], y: tuple[float, ...]) -> tuple[float, str]:
+    """The only cell of a model is asked for twice, and metrics may have the same values (turns, tool calls)."""
     if (p := _normal_limit([(x, y)])) is not None:
         return p, "permutation, normal limit"
     differences, exact = _relabelled(x, y)
