@@ -41,8 +41,8 @@ class _Counted:
 
 
 class Server:
-    """`/echo` answers with what the request was, `/wait` when `go` is set, `/endless` with parts without end, `/parts`
-    with two parts of no given length, `/early` before it has read the body, `/large` with a megabyte."""
+    """`/echo` answers with what the request was, `/wait` when `go` is set, `/endless` at once with parts without end,
+    `/parts` with two parts of no given length, `/early` before it has read the body, `/large` with a megabyte."""
 
     def __init__(self, keep_alive_s: int = 60, head_timeout_s: float = 60) -> None:
         self.seen: list[str] = []
@@ -90,7 +90,7 @@ class Server:
         path = scope["path"]
         self.seen.append(path)
         body = b""
-        while path != "/early":
+        while path not in ("/early", "/endless"):
             message = await receive()
             if message["type"] == "http.disconnect":
                 self.left.append(path)
@@ -121,12 +121,18 @@ class Server:
         if path == "/parts":
             await send({"type": "http.response.body", "body": b"one,", "more_body": True})
             data = b"two"
-        while path == "/endless":
-            await send({"type": "http.response.body", "body": PART, "more_body": True})
-            self.parts += 1
-            if self.go.is_set():
-                break
-            await asyncio.sleep(0)
+        if path == "/endless":
+
+            async def leaving() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+
+            gone = asyncio.ensure_future(leaving())
+            while not gone.done():
+                await send({"type": "http.response.body", "body": PART, "more_body": True})
+                self.parts += 1
+                await asyncio.sleep(0)
+            return
         await send({"type": "http.response.body", "body": data})
 
     def connect(self) -> socket.socket:
@@ -385,11 +391,10 @@ def test_nothing_is_said_in_the_midst_of_an_answer(server: Server) -> None:
         assert statuses(rest(connection)) == [400]  # that one was whole
     assert server.ask(b"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n", b"\0").count(b"HTTP/1.1") == 2
     with server.connect() as connection:
-        connection.sendall(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
-        connection.recv(100)
-        connection.sendall(b"\0")
-        server.go.set()
-        assert b"HTTP/1.1 400" in rest(connection)[-300:]  # after the end of the answer, not before
+        connection.sendall(b"POST /endless HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        received = connection.recv(100)
+        connection.sendall(b"zz\r\n")
+        assert statuses(received + rest(connection)) == [200]  # and the connection ends, though the answer does not
 
 
 @pytest.mark.parametrize("upgrade", [b"h2c", b"websocket", b"x"])
@@ -515,9 +520,13 @@ def test_times_that_end() -> None:
             (b"GET / HTTP/1.1\r\n", 0),
             (request() + b"GET", 1),
             (request(), 1),
-            (request("/early").replace(b"Length: 0", b"Length: 9") + b"abc", 1),  # the rest of the body does not come
         ):
             assert len(statuses(server.ask(data))) == answers, data  # and the connection ends
+        with server.connect() as connection:
+            connection.sendall(request("/early").replace(b"Length: 0", b"Length: 9"))
+            answer(connection)
+            connection.sendall(b"abc")  # the rest of the body does not come
+            assert rest(connection) == b""
     finally:
         server.stop()
 
