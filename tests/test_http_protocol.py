@@ -248,6 +248,11 @@ def test_requests_in_any_pieces(server: Server) -> None:
             assert re.sub(rb"date: .*", b"", received) == re.sub(rb"date: .*", b"", expected), cut
 
 
+def test_spaces_after_a_value_in_any_pieces(server: Server) -> None:
+    received = server.ask(b"GET /echo HTTP/1.1\r\nHost: x\r\n" + CLOSE + b"X: a \t ", b"\r\n\r\n")
+    assert b'["x", "a"]' in received
+
+
 def test_http_1_0(server: Server) -> None:
     for extra in (b"", b"Connection: keep-alive\r\n", b"Expect: 100-continue\r\n"):
         received = server.ask(b"GET /parts HTTP/1.0\r\n" + extra + b"\r\n")

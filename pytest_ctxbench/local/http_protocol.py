@@ -243,7 +243,7 @@ class ImpatientProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_body:  # a trailer, which nobody asks for
             return
-        name = name.lower()
+        name, value = name.lower(), value.rstrip(b" \t")  # llhttp leaves spaces that a piece of what arrives ends with
         if name in _LOOKED_AT:
             if name == b"host":
                 if self._has_host:
