@@ -194,6 +194,7 @@ async def _run_server(app: Any, listener: socket.socket, stop: asyncio.Event, re
     config = uvicorn.Config(
         app,
         http=ImpatientProtocol,
+        ws="none",  # its import costs time, and nothing here speaks it
         log_level="warning",
         access_log=False,
         proxy_headers=False,  # there is no proxy before it, and who asks does not matter
