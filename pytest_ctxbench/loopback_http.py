@@ -17,12 +17,13 @@ import math
 import select
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from typing import cast
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterable
+from typing import NamedTuple, cast
 
 import httpx2
 
 from .http_messages import AnswerReader, RequestHead
+from .kept_connections import KeptConnections, shared_by
 
 __all__ = ["LoopbackTransport"]
 
@@ -31,14 +32,15 @@ _READ = 64 * 1_024
 #: Bytes of an answer that are held before its reader has taken any of them.
 _MOST_UNREAD = 256 * 1_024
 
-_Origin = tuple[bytes, int]
-
 
 class LoopbackTransport(httpx2.AsyncBaseTransport):
     """For http:// alone, and for one event loop; any number of its tasks.
 
     Nothing is sent twice: a request goes to another connection only when an idle one is found dead before its first
     byte. `httpx2.ConnectError`, `ConnectTimeout` and `PoolTimeout` mean that no byte was sent.
+
+    Where the event loop shares its idle connections (see `kept_connections`), they outlive the transport, and it takes
+    up what others left; `limits` count those that it uses or was the last to use.
     """
 
     def __init__(self, limits: httpx2.Limits, socket_options: Iterable[tuple[int, int, int]] = ()) -> None:
@@ -47,22 +49,24 @@ class LoopbackTransport(httpx2.AsyncBaseTransport):
         self._most_idle = math.inf if limits.max_keepalive_connections is None else limits.max_keepalive_connections
         self._idle_s = math.inf if limits.keepalive_expiry is None else limits.keepalive_expiry
         self._open: set[_Connection] = set()  # connecting, at work, idle
-        self._idle: list[_Connection] = []  # the one last used stands last
+        self._idle: dict[_Connection, None] = {}  # of those; the one last used stands last
         self._queue: deque[asyncio.Future[None]] = deque()  # requests that wait for a connection
+        self._kept: KeptConnections[_Connection] | None = None
+        self._shares = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         url = request.url
         if url.raw_scheme != b"http":
             raise httpx2.UnsupportedProtocol(f"{url.scheme}:// cannot be asked over a connection for http:// alone")
         limits = request.extensions.get("timeout") or {}
-        origin = (url.raw_host, url.port or 80)
+        target = _Target(url.raw_host, 80 if url.port is None else url.port, self._options)
         await asyncio.sleep(0)  # a task that was cancelled hears of it only while it waits; then nothing is sent
-        connection = None if self._queue else self._claim(origin)
+        connection = None if self._queue else self._claim(target)
         if connection is None:
-            connection = await self._queued(origin, limits.get("pool"))
+            connection = await self._queued(target, limits.get("pool"))
         try:
             if connection.transport is None:
-                await connection.open(self._options, limits.get("connect"))
+                await connection.open(limits.get("connect"))
             await connection.send(request, limits.get("write"))
             return await connection.receive(limits.get("read"))
         except BaseException:
@@ -70,29 +74,48 @@ class LoopbackTransport(httpx2.AsyncBaseTransport):
             raise
 
     async def aclose(self) -> None:
-        if self._open:
-            for connection in list(self._open):
+        closed = False
+        for connection in list(self._open):
+            if self._shares and connection in self._idle:
+                self.forget(connection)
+            else:
                 connection.close()
+                closed = True
+        if self._kept is not None and not self._shares:
+            self._kept.close()
+            self._kept = None
+        if closed:
             await asyncio.sleep(0)  # the event loop closes the sockets in its next round
 
-    def _claim(self, origin: _Origin) -> _Connection | None:
+    def _claim(self, target: _Target) -> _Connection | None:
         """A connection for one exchange, connected or new. None when there may be no more of them."""
-        for connection in self._idle[::-1]:
-            if not connection.is_usable():
-                connection.close()
-            elif connection.origin == origin:
-                self._idle.remove(connection)
-                connection.idle = False
-                return connection
-        if len(self._open) >= self._most:
-            if not self._idle:
-                return None
-            self._idle[0].close()
-        connection = _Connection(self, origin)
-        self._open.add(connection)
+        if len(self._open) >= self._most and not self._idle:
+            return None
+        kept = self._kept_connections()
+        connection = kept.take(target)
+        if connection is not None and connection in self._idle:
+            del self._idle[connection]
+        else:
+            if connection is None:
+                connection = _Connection(target, kept)
+            elif connection.user is not None:
+                connection.user.forget(connection)
+            if len(self._open) >= self._most:
+                next(iter(self._idle)).close()
+            self._open.add(connection)
+            connection.user = self
+        connection.idle = False
         return connection
 
-    async def _queued(self, origin: _Origin, timeout: float | None) -> _Connection:  # noqa: ASYNC109 - httpx2's own
+    def _kept_connections(self) -> KeptConnections[_Connection]:
+        if self._kept is None:
+            loop = asyncio.get_running_loop()
+            shared = shared_by(loop)
+            self._shares = shared is not None
+            self._kept = KeptConnections(loop, math.inf) if shared is None else shared
+        return self._kept
+
+    async def _queued(self, target: _Target, timeout: float | None) -> _Connection:  # noqa: ASYNC109 - httpx2's own
         """Requests get their connections in the order in which they came."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
@@ -101,7 +124,7 @@ class LoopbackTransport(httpx2.AsyncBaseTransport):
             async with asyncio.timeout(timeout):
                 while True:
                     await turn
-                    if connection := self._claim(origin):
+                    if connection := self._claim(target):
                         return connection
                     turn = self._queue[0] = loop.create_future()
         except TimeoutError as error:
@@ -116,28 +139,39 @@ class LoopbackTransport(httpx2.AsyncBaseTransport):
 
     def keep(self, connection: _Connection) -> None:
         """Take a connection back after an exchange that is complete."""
+        self._idle[connection] = None
         connection.keep_for(self._idle_s)
-        self._idle.append(connection)
         if len(self._idle) > self._most_idle:
-            self._idle[0].close()
+            next(iter(self._idle)).close()
         self._call_next()
 
     def forget(self, connection: _Connection) -> None:
+        """One that is closed, or another's from now on."""
         self._open.discard(connection)
-        if connection.idle:
-            self._idle.remove(connection)
-            connection.idle = False
+        self._idle.pop(connection, None)
+        connection.user = None
         self._call_next()
+
+
+class _Target(NamedTuple):
+    """What a connection leads to; equal ones can serve the same requests."""
+
+    host: bytes
+    port: int
+    options: tuple[tuple[int, int, int], ...]
 
 
 class _Connection(asyncio.BufferedProtocol):
     """One connection; at most one exchange at a time."""
 
-    def __init__(self, pool: LoopbackTransport, origin: _Origin) -> None:
-        self.origin = origin
+    def __init__(self, target: _Target, kept: KeptConnections[_Connection]) -> None:
+        self.key: Hashable = target
+        self.expires = math.inf
         self.idle = False
+        self.user: LoopbackTransport | None = None  # whose exchange goes on, or was the last
         self.transport: asyncio.Transport | None = None
-        self._pool = pool
+        self._target = target
+        self._kept = kept
         self._loop = asyncio.get_running_loop()
         self._answer: AnswerReader | None = None  # of the exchange that goes on
         self._sent = False  # its request, to its end
@@ -150,16 +184,15 @@ class _Connection(asyncio.BufferedProtocol):
         self._held = False  # what the server sends waits for its reader
         self._reading: asyncio.Future[bool] | None = None  # true: in vain
         self._writing: asyncio.Future[bool] | None = None
-        self._expires = math.inf
 
     # -- one exchange
 
-    async def open(self, options: Iterable[tuple[int, int, int]], timeout: float | None) -> None:  # noqa: ASYNC109
-        host, port = self.origin
+    async def open(self, timeout: float | None) -> None:  # noqa: ASYNC109
+        host, port = self._target.host.decode("ascii"), self._target.port
         try:
             async with asyncio.timeout(timeout):
-                transport, _ = await self._loop.create_connection(lambda: self, host.decode("ascii"), port)
-            for option in options:
+                transport, _ = await self._loop.create_connection(lambda: self, host, port)
+            for option in self._target.options:
                 transport.get_extra_info("socket").setsockopt(*option)
         except TimeoutError as error:
             raise httpx2.ConnectTimeout(str(error)) from error
@@ -273,8 +306,9 @@ class _Connection(asyncio.BufferedProtocol):
             and not self._unread
             and not self._ended
             and not self._is_broken()
+            and self.user is not None
         ):
-            self._pool.keep(self)
+            self.user.keep(self)
         else:
             self.close()
 
@@ -290,16 +324,19 @@ class _Connection(asyncio.BufferedProtocol):
             self.transport.abort()
         self._wake(self._reading)
         self._wake(self._writing)
-        self._pool.forget(self)
+        self._kept.discard(self)
+        if self.user is not None:
+            self.user.forget(self)
 
     def keep_for(self, seconds: float) -> None:
         self.idle = True
-        self._expires = self._loop.time() + seconds
+        self.expires = self._loop.time() + seconds
+        self._kept.put(self)
 
     def is_usable(self) -> bool:
         """Of an idle connection. What the server did to it is asked of the socket too: the event loop may not have
         come to it yet."""
-        return not self._is_broken() and self._loop.time() <= self._expires and not self._poll.poll(0)
+        return not self._is_broken() and self._loop.time() <= self.expires and not self._poll.poll(0)
 
     # -- waiting
 
