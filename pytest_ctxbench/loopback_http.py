@@ -13,6 +13,7 @@ Imports httpx2 at the top: import this module inside functions.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import math
 import select
 import threading
@@ -22,6 +23,7 @@ from typing import NamedTuple, cast
 
 import httpx2
 
+from . import staggered_connect
 from .http_messages import AnswerReader, RequestHead
 from .kept_connections import KeptConnections, shared_by
 
@@ -189,9 +191,15 @@ class _Connection(asyncio.BufferedProtocol):
 
     async def open(self, timeout: float | None) -> None:  # noqa: ASYNC109
         host, port = self._target.host.decode("ascii"), self._target.port
+        if not 0 < port < 65_536:
+            raise httpx2.ConnectError(f"{port} is no port")  # the system would take it modulo 65536
         try:
             async with asyncio.timeout(timeout):
-                transport, _ = await self._loop.create_connection(lambda: self, host, port)
+                if _is_address(host):
+                    transport, _ = await self._loop.create_connection(lambda: self, host, port)
+                else:
+                    connected = await staggered_connect.connect(host, port)
+                    transport, _ = await self._loop.create_connection(lambda: self, sock=connected)
             for option in self._target.options:
                 transport.get_extra_info("socket").setsockopt(*option)
         except TimeoutError as error:
@@ -430,6 +438,14 @@ class _Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._stalled = False
         self._wake(self._writing)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _misfit(sent: int, length: int) -> str:

@@ -21,7 +21,7 @@ LAYERS = (
     ("runner",),
     ("agent.loop", "agent.retry", "agent.dialects", "agent.provider_errors", "agent.normalise", "mcp_session",
      "mcp_post", "verifier", "connect_ai", "price_check", "http_client", "loopback_http", "http_messages", "local",
-     "loop_thread", "kept_connections", "flight", "claims", "systems", "loading", "load_lock"),
+     "loop_thread", "kept_connections", "staggered_connect", "flight", "claims", "systems", "loading", "load_lock"),
     ("store", "merging", "budget", "estimate", "holds", "fingerprint", "timing", "machine_lock", "aggregate", "summary",
      "effects", "gates", "adoption", "generate", "generated_accounts", "generated_rows"),
     ("goldens", "large_files", "dataset", "entries", "plan", "config", "scoring", "pricing"),
