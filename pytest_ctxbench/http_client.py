@@ -1,8 +1,8 @@
 """The HTTP client under the MCP session and the REST client: credentials, proxies, and what became of a request.
 
-What is dear is shared by the process: the TLS context (loading the CA bundle takes 20 ms) and parsed URLs. Clients
-and their pools are not: a pool looks through all its connections at each request, so that one for many runs costs
-more the more of them there are.
+What is dear is shared by the process: the TLS context (loading the CA bundle takes 20 ms), parsed URLs, and idle
+connections to this machine (`kept_connections`). Clients and the library's pools are not: such a pool looks through all
+its connections at each request, so that one for many runs costs more the more of them there are.
 
 The MCP SDK hides HTTP status codes and turns a refused connection and a lost answer into the same error; whether a
 write may be repeated depends on exactly that difference. `ObservedClient` notes it per request in the `Exchange` of

@@ -1,10 +1,11 @@
 """HTTP/1.1 to this machine's own servers (embedded endpoint, emulator, a local model): the client's transport.
 
 The HTTP client's own transport serves every event loop, TLS, proxies and HTTP/2, and opens locks, traces and cancel
-scopes at each step: more than half of what a request costs. This one speaks plain HTTP/1.1 on asyncio, through the
-parser that the library uses too. What a caller sees is the library's: outcomes, exceptions, time limits, limits of
-the pool. Two things are stricter: bytes that follow an answer are never taken for the next one, and a body that does
-not fit its own headers is a `httpx2.LocalProtocolError`.
+scopes at each step: more than half of what a request costs. This one speaks plain HTTP/1.1 on asyncio, through a
+parser in C. What a caller sees is the library's: outcomes, exceptions, time limits, limits of the pool. Stricter are:
+bytes that follow an answer are never taken for the next one; a body that does not fit its own headers is a
+`httpx2.LocalProtocolError`; and what RFC 9112 has only for old or broken senders is no answer (lines that end in a bare
+LF, folded lines, controls in a header, a length given twice or beside chunks, blanks after a chunk's size).
 
 Imports httpx2 at the top: import this module inside functions.
 """
@@ -12,25 +13,26 @@ Imports httpx2 at the top: import this module inside functions.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import math
 import select
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from typing import cast
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterable
+from typing import NamedTuple, cast
 
-import h11
 import httpx2
+
+from . import staggered_connect
+from .http_messages import AnswerReader, RequestHead
+from .kept_connections import KeptConnections, shared_by
 
 __all__ = ["LoopbackTransport"]
 
-#: Bytes. The library's limits of one read, and of a head that is not complete yet.
+#: Bytes. The library's limit of one read.
 _READ = 64 * 1_024
-_MOST_HEAD = 100 * 1_024
 #: Bytes of an answer that are held before its reader has taken any of them.
 _MOST_UNREAD = 256 * 1_024
-
-_Origin = tuple[bytes, int]
 
 
 class LoopbackTransport(httpx2.AsyncBaseTransport):
@@ -38,6 +40,9 @@ class LoopbackTransport(httpx2.AsyncBaseTransport):
 
     Nothing is sent twice: a request goes to another connection only when an idle one is found dead before its first
     byte. `httpx2.ConnectError`, `ConnectTimeout` and `PoolTimeout` mean that no byte was sent.
+
+    Where the event loop shares its idle connections (see `kept_connections`), they outlive the transport, and it takes
+    up what others left; `limits` count those that it uses or was the last to use.
     """
 
     def __init__(self, limits: httpx2.Limits, socket_options: Iterable[tuple[int, int, int]] = ()) -> None:
@@ -46,22 +51,24 @@ class LoopbackTransport(httpx2.AsyncBaseTransport):
         self._most_idle = math.inf if limits.max_keepalive_connections is None else limits.max_keepalive_connections
         self._idle_s = math.inf if limits.keepalive_expiry is None else limits.keepalive_expiry
         self._open: set[_Connection] = set()  # connecting, at work, idle
-        self._idle: list[_Connection] = []  # the one last used stands last
+        self._idle: dict[_Connection, None] = {}  # of those; the one last used stands last
         self._queue: deque[asyncio.Future[None]] = deque()  # requests that wait for a connection
+        self._kept: KeptConnections[_Connection] | None = None
+        self._shares = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         url = request.url
         if url.raw_scheme != b"http":
             raise httpx2.UnsupportedProtocol(f"{url.scheme}:// cannot be asked over a connection for http:// alone")
         limits = request.extensions.get("timeout") or {}
-        origin = (url.raw_host, url.port or 80)
+        target = _Target(url.raw_host, 80 if url.port is None else url.port, self._options)
         await asyncio.sleep(0)  # a task that was cancelled hears of it only while it waits; then nothing is sent
-        connection = None if self._queue else self._claim(origin)
+        connection = None if self._queue else self._claim(target)
         if connection is None:
-            connection = await self._queued(origin, limits.get("pool"))
+            connection = await self._queued(target, limits.get("pool"))
         try:
             if connection.transport is None:
-                await connection.open(self._options, limits.get("connect"))
+                await connection.open(limits.get("connect"))
             await connection.send(request, limits.get("write"))
             return await connection.receive(limits.get("read"))
         except BaseException:
@@ -69,29 +76,48 @@ class LoopbackTransport(httpx2.AsyncBaseTransport):
             raise
 
     async def aclose(self) -> None:
-        if self._open:
-            for connection in list(self._open):
+        closed = False
+        for connection in list(self._open):
+            if self._shares and connection in self._idle:
+                self.forget(connection)
+            else:
                 connection.close()
+                closed = True
+        if self._kept is not None and not self._shares:
+            self._kept.close()
+            self._kept = None
+        if closed:
             await asyncio.sleep(0)  # the event loop closes the sockets in its next round
 
-    def _claim(self, origin: _Origin) -> _Connection | None:
+    def _claim(self, target: _Target) -> _Connection | None:
         """A connection for one exchange, connected or new. None when there may be no more of them."""
-        for connection in self._idle[::-1]:
-            if not connection.is_usable():
-                connection.close()
-            elif connection.origin == origin:
-                self._idle.remove(connection)
-                connection.idle = False
-                return connection
-        if len(self._open) >= self._most:
-            if not self._idle:
-                return None
-            self._idle[0].close()
-        connection = _Connection(self, origin)
-        self._open.add(connection)
+        if len(self._open) >= self._most and not self._idle:
+            return None
+        kept = self._kept_connections()
+        connection = kept.take(target)
+        if connection is not None and connection in self._idle:
+            del self._idle[connection]
+        else:
+            if connection is None:
+                connection = _Connection(target, kept)
+            elif connection.user is not None:
+                connection.user.forget(connection)
+            if len(self._open) >= self._most:
+                next(iter(self._idle)).close()
+            self._open.add(connection)
+            connection.user = self
+        connection.idle = False
         return connection
 
-    async def _queued(self, origin: _Origin, timeout: float | None) -> _Connection:  # noqa: ASYNC109 - httpx2's own
+    def _kept_connections(self) -> KeptConnections[_Connection]:
+        if self._kept is None:
+            loop = asyncio.get_running_loop()
+            shared = shared_by(loop)
+            self._shares = shared is not None
+            self._kept = KeptConnections(loop, math.inf) if shared is None else shared
+        return self._kept
+
+    async def _queued(self, target: _Target, timeout: float | None) -> _Connection:  # noqa: ASYNC109 - httpx2's own
         """Requests get their connections in the order in which they came."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
@@ -100,7 +126,7 @@ class LoopbackTransport(httpx2.AsyncBaseTransport):
             async with asyncio.timeout(timeout):
                 while True:
                     await turn
-                    if connection := self._claim(origin):
+                    if connection := self._claim(target):
                         return connection
                     turn = self._queue[0] = loop.create_future()
         except TimeoutError as error:
@@ -115,31 +141,44 @@ class LoopbackTransport(httpx2.AsyncBaseTransport):
 
     def keep(self, connection: _Connection) -> None:
         """Take a connection back after an exchange that is complete."""
+        self._idle[connection] = None
         connection.keep_for(self._idle_s)
-        self._idle.append(connection)
         if len(self._idle) > self._most_idle:
-            self._idle[0].close()
+            next(iter(self._idle)).close()
         self._call_next()
 
     def forget(self, connection: _Connection) -> None:
+        """One that is closed, or another's from now on."""
         self._open.discard(connection)
-        if connection.idle:
-            self._idle.remove(connection)
-            connection.idle = False
+        self._idle.pop(connection, None)
+        connection.user = None
         self._call_next()
+
+
+class _Target(NamedTuple):
+    """What a connection leads to; equal ones can serve the same requests."""
+
+    host: bytes
+    port: int
+    options: tuple[tuple[int, int, int], ...]
 
 
 class _Connection(asyncio.BufferedProtocol):
     """One connection; at most one exchange at a time."""
 
-    def __init__(self, pool: LoopbackTransport, origin: _Origin) -> None:
-        self.origin = origin
+    def __init__(self, target: _Target, kept: KeptConnections[_Connection]) -> None:
+        self.key: Hashable = target
+        self.expires = math.inf
         self.idle = False
+        self.user: LoopbackTransport | None = None  # whose exchange goes on, or was the last
         self.transport: asyncio.Transport | None = None
-        self._pool = pool
+        self._target = target
+        self._kept = kept
         self._loop = asyncio.get_running_loop()
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_HEAD)
-        self._unread = bytearray()
+        self._answer: AnswerReader | None = None  # of the exchange that goes on
+        self._sent = False  # its request, to its end
+        self._unread: deque[bytes] = deque()
+        self._unread_bytes = 0
         self._ended = False  # nothing more comes
         self._lost: Exception | None = None  # and why, where the server did not simply end it
         self._closed = False  # by this side
@@ -147,16 +186,21 @@ class _Connection(asyncio.BufferedProtocol):
         self._held = False  # what the server sends waits for its reader
         self._reading: asyncio.Future[bool] | None = None  # true: in vain
         self._writing: asyncio.Future[bool] | None = None
-        self._expires = math.inf
 
     # -- one exchange
 
-    async def open(self, options: Iterable[tuple[int, int, int]], timeout: float | None) -> None:  # noqa: ASYNC109
-        host, port = self.origin
+    async def open(self, timeout: float | None) -> None:  # noqa: ASYNC109
+        host, port = self._target.host.decode("ascii"), self._target.port
+        if not 0 < port < 65_536:
+            raise httpx2.ConnectError(f"{port} is no port")  # the system would take it modulo 65536
         try:
             async with asyncio.timeout(timeout):
-                transport, _ = await self._loop.create_connection(lambda: self, host.decode("ascii"), port)
-            for option in options:
+                if _is_address(host):
+                    transport, _ = await self._loop.create_connection(lambda: self, host, port)
+                else:
+                    connected = await staggered_connect.connect(host, port)
+                    transport, _ = await self._loop.create_connection(lambda: self, sock=connected)
+            for option in self._target.options:
                 transport.get_extra_info("socket").setsockopt(*option)
         except TimeoutError as error:
             raise httpx2.ConnectTimeout(str(error)) from error
@@ -167,85 +211,76 @@ class _Connection(asyncio.BufferedProtocol):
 
     async def send(self, request: httpx2.Request, timeout: float | None) -> None:  # noqa: ASYNC109
         """A connection that breaks meanwhile is no error here: the server may have answered before that."""
-        http, stream = self._http, request.stream
-        target = request.extensions.get("target", request.url.raw_path)
+        stream = request.stream
+        head = RequestHead(request.method, request.extensions.get("target", request.url.raw_path), request.headers.raw)
+        self._answer, self._sent = AnswerReader(head), False
+        if type(stream) is httpx2.ByteStream:
+            body = b"".join(stream)
+            if head.length is None:
+                body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
+            elif len(body) != head.length:
+                raise httpx2.LocalProtocolError(_misfit(len(body), head.length))
+            if len(body) <= _READ:
+                self._sent = await self._write(head.data + body, timeout)
+            elif await self._write(head.data, timeout):  # a copy would cost more than a second system call
+                self._sent = await self._write(body, timeout)
+        elif await self._write(head.data, timeout):
+            self._sent = await self._send_parts(cast(httpx2.AsyncByteStream, stream), head.length, timeout)
+
+    async def _send_parts(self, stream: httpx2.AsyncByteStream, length: int | None, timeout: float | None) -> bool:  # noqa: ASYNC109
+        """Each part when it is there. False when the connection is broken."""
+        sent = 0
+        parts = stream.__aiter__()
         try:
-            head = http.send(h11.Request(method=request.method, target=target, headers=request.headers.raw))
-            if type(stream) is httpx2.ByteStream:
-                body = b"".join(stream)
-                if body:
-                    body = http.send(h11.Data(data=body))
-                end = http.send(h11.EndOfMessage())
-                if len(body) <= _READ:
-                    await self._write(head + body + end, timeout)
-                elif await self._write(head, timeout):  # a copy would cost more than a second system call
-                    await self._write(body + end if end else body, timeout)
-            elif await self._write(head, timeout):
-                parts_of = cast(httpx2.AsyncByteStream, stream).__aiter__()
-                try:
-                    async for part in parts_of:
-                        if not await self._write(http.send(h11.Data(data=part)), timeout):
-                            return
-                finally:
-                    if isinstance(parts_of, AsyncGenerator):
-                        await parts_of.aclose()
-                await self._write(http.send(h11.EndOfMessage()), timeout)
-        except h11.LocalProtocolError as error:
-            raise httpx2.LocalProtocolError(str(error)) from error
+            async for part in parts:
+                sent += len(part)
+                if length is None:
+                    part = b"%x\r\n%b\r\n" % (len(part), part) if part else b""  # an empty chunk would be the end
+                elif sent > length:
+                    raise httpx2.LocalProtocolError(_misfit(sent, length))
+                if not await self._write(part, timeout):
+                    return False
+        finally:
+            if isinstance(parts, AsyncGenerator):
+                await parts.aclose()
+        if length is None:
+            return await self._write(b"0\r\n\r\n", timeout)
+        if sent != length:
+            raise httpx2.LocalProtocolError(_misfit(sent, length))
+        return True
 
     async def receive(self, timeout: float | None) -> httpx2.Response:  # noqa: ASYNC109
         """The answer, with as much of its body as is there already."""
-        http = self._http
-        while True:
-            try:
-                event = http.next_event()
-            except h11.RemoteProtocolError as error:
-                raise httpx2.RemoteProtocolError(str(error)) from error
-            if event is h11.NEED_DATA:
-                data = await self.read(timeout)
-                if not data and http.their_state is h11.SEND_RESPONSE:
-                    raise httpx2.RemoteProtocolError("Server disconnected without sending a response.")
-                http.receive_data(data)
-            elif isinstance(event, h11.Response) or (
-                isinstance(event, h11.InformationalResponse) and event.status_code == 101
-            ):
-                break
-        body = _Body(self, timeout)
-        whole = body.complete and body.problem is None
+        answer = self._answer
+        assert answer is not None
+        while not answer.has_head:
+            if data := await self.read(timeout):
+                answer.feed(data)
+            else:
+                answer.end()
+            if answer.problem is not None and not answer.has_head:
+                raise answer.problem
+        self.advance(answer)
+        content = answer.take()
+        whole = answer.complete
         if whole:
             self.finish()
-        answer = _Answer(
-            event.status_code,
-            headers=event.headers.raw_items(),
-            stream=_Whole(body.at_hand) if whole else body,
-            extensions={"http_version": b"HTTP/" + event.http_version, "reason_phrase": event.reason},
+        response = _Answer(
+            answer.status,
+            headers=answer.headers,
+            stream=_Whole(content) if whole else _Body(self, answer, content, timeout),
+            extensions={"http_version": b"HTTP/" + answer.version, "reason_phrase": answer.reason},
         )
         if whole:
-            answer.whole = body.at_hand
-        return answer
+            response.whole = content
+        return response
 
-    def parse(self) -> tuple[bytes, bool, httpx2.RemoteProtocolError | None]:
-        """What has come of a body since it was last asked for; whether that was the rest of it; what is wrong after
-        that part."""
-        http = self._http
-        parts: list[bytes] = []
-        try:
-            while True:
-                event = http.next_event()
-                if type(event) is h11.Data:
-                    parts.append(event.data)
-                elif event is not h11.NEED_DATA:
-                    return b"".join(parts), True, None
-                elif self._unread:
-                    http.receive_data(self._take())
-                elif self._ended and self._lost is None:
-                    http.receive_data(b"")
-                else:
-                    return b"".join(parts), False, None
-        except h11.RemoteProtocolError as error:
-            problem = httpx2.RemoteProtocolError(str(error))
-            problem.__cause__ = error
-            return b"".join(parts), True, problem
+    def advance(self, answer: AnswerReader) -> None:
+        """Through what has come of a body and was not looked at."""
+        while self._unread and not answer.complete and answer.problem is None:
+            answer.feed(self._take())
+        if self._ended and self._lost is None and not answer.complete and answer.problem is None:
+            answer.end()
 
     async def read(self, timeout: float | None) -> bytes:  # noqa: ASYNC109
         """The next bytes; none at the end. What came before a connection was lost is read first."""
@@ -262,25 +297,28 @@ class _Connection(asyncio.BufferedProtocol):
                 self._reading = None
         return self._take()
 
-    async def next_part(self, timeout: float | None) -> tuple[bytes, bool, httpx2.RemoteProtocolError | None]:  # noqa: ASYNC109
-        self._http.receive_data(await self.read(timeout))
-        return self.parse()
+    async def read_more(self, answer: AnswerReader, timeout: float | None) -> None:  # noqa: ASYNC109
+        if data := await self.read(timeout):
+            answer.feed(data)
+        self.advance(answer)
 
     def finish(self) -> None:
         """After the body's end: for the next request, unless either side has more to say or wants no other."""
-        http = self._http
+        answer, self._answer = self._answer, None
         if (
-            http.our_state is not h11.DONE
-            or http.their_state is not h11.DONE
-            or self._unread
-            or self._ended
-            or self._is_broken()
-            or http.trailing_data[0]
+            answer is not None
+            and answer.complete
+            and answer.keeps_open
+            and not answer.surplus
+            and self._sent
+            and not self._unread
+            and not self._ended
+            and not self._is_broken()
+            and self.user is not None
         ):
-            self.close()
+            self.user.keep(self)
         else:
-            http.start_next_cycle()
-            self._pool.keep(self)
+            self.close()
 
     def close(self) -> None:
         """At once: whatever the server has not taken by now is not waited for."""
@@ -289,20 +327,24 @@ class _Connection(asyncio.BufferedProtocol):
         self._closed = self._ended = True
         self._lost = self._lost or ConnectionAbortedError("the connection was closed")
         self._unread.clear()
+        self._answer = None
         if self.transport is not None:
             self.transport.abort()
         self._wake(self._reading)
         self._wake(self._writing)
-        self._pool.forget(self)
+        self._kept.discard(self)
+        if self.user is not None:
+            self.user.forget(self)
 
     def keep_for(self, seconds: float) -> None:
         self.idle = True
-        self._expires = self._loop.time() + seconds
+        self.expires = self._loop.time() + seconds
+        self._kept.put(self)
 
     def is_usable(self) -> bool:
         """Of an idle connection. What the server did to it is asked of the socket too: the event loop may not have
         come to it yet."""
-        return not self._is_broken() and self._loop.time() <= self._expires and not self._poll.poll(0)
+        return not self._is_broken() and self._loop.time() <= self.expires and not self._poll.poll(0)
 
     # -- waiting
 
@@ -340,9 +382,9 @@ class _Connection(asyncio.BufferedProtocol):
             waiter.set_result(in_vain)
 
     def _take(self) -> bytes:
-        data = bytes(self._unread[:_READ])
-        del self._unread[:_READ]
-        if self._held and len(self._unread) <= _MOST_UNREAD // 2:
+        data = self._unread.popleft()
+        self._unread_bytes -= len(data)
+        if self._held and self._unread_bytes <= _MOST_UNREAD // 2:
             self._held = False
             if self.transport is not None and not self.transport.is_closing():
                 self.transport.resume_reading()
@@ -368,8 +410,9 @@ class _Connection(asyncio.BufferedProtocol):
             return
         if self._closed:
             return
-        self._unread += self._buffer[:nbytes]
-        if len(self._unread) > _MOST_UNREAD and not self._held and self.transport is not None:
+        self._unread.append(bytes(self._buffer[:nbytes]))
+        self._unread_bytes += nbytes
+        if self._unread_bytes > _MOST_UNREAD and not self._held and self.transport is not None:
             self._held = True
             self.transport.pause_reading()
         self._wake(self._reading)
@@ -395,6 +438,18 @@ class _Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._stalled = False
         self._wake(self._writing)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _misfit(sent: int, length: int) -> str:
+    return f"Too {'much' if sent > length else 'little'} data for declared Content-Length"
 
 
 _OF_THREAD = threading.local()
@@ -442,25 +497,27 @@ class _Whole(httpx2.AsyncByteStream):
 class _Body(httpx2.AsyncByteStream):
     """A body of which more is to come. It has its connection until its end, or until it is closed."""
 
-    def __init__(self, connection: _Connection, timeout: float | None) -> None:
+    def __init__(self, connection: _Connection, answer: AnswerReader, at_hand: bytes, timeout: float | None) -> None:
         self._connection: _Connection | None = connection
+        self._answer = answer
+        self._at_hand = at_hand
         self._timeout = timeout
-        self.at_hand, self.complete, self.problem = connection.parse()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             while (connection := self._connection) is not None:
-                if self.at_hand:
-                    part, self.at_hand = self.at_hand, b""
+                if self._at_hand:
+                    part, self._at_hand = self._at_hand, b""
                     yield part
-                elif self.problem is not None:
-                    raise self.problem
-                elif self.complete:
+                elif self._answer.problem is not None:
+                    raise self._answer.problem
+                elif self._answer.complete:
                     self._connection = None
                     connection.finish()
                     return
                 else:
-                    self.at_hand, self.complete, self.problem = await connection.next_part(self._timeout)
+                    await connection.read_more(self._answer, self._timeout)
+                    self._at_hand = self._answer.take()
             raise httpx2.ReadError("the response was closed before its end")
         except BaseException:
             await self.aclose()

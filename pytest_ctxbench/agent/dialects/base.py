@@ -49,7 +49,8 @@ _CONNECT_S = 30.0
 class HttpPool:
     """One per process: the life of every HTTP client.
 
-    Each conversation gets clients of its own: in a shared pool a request costs O(open connections).
+    Each conversation gets clients of its own: in a shared pool of the library's a request costs O(open connections).
+    Connections to this machine outlive them, where the event loop shares those (`kept_connections`).
     """
 
     def __init__(self) -> None:
