@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 import pytest
@@ -644,6 +645,8 @@ class BenchSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+        if call.excinfo is not None and RUN in item.stash:
+            _begin_at_the_test(call.excinfo, item)
         report: pytest.TestReport = yield
         if RUN not in item.stash:
             return report
@@ -1029,6 +1032,18 @@ def sweep_folders(temporary: Path) -> None:
         match = re.fullmatch(r"ctxbench-(\d+)-\w+", folder.name)
         if match and not process_is_alive(int(match.group(1))):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _begin_at_the_test(excinfo: pytest.ExceptionInfo[BaseException], item: pytest.Item) -> None:
+    """Leave out the frames between pytest and the test, each of whose files pytest would look for to do that itself."""
+    if item.config.getoption("fulltrace", False):
+        return
+    frame: TracebackType | None = excinfo.tb
+    path = os.fspath(item.path)
+    while frame is not None and frame.tb_frame.f_code.co_filename != path:
+        frame = frame.tb_next
+    if frame is not None:
+        excinfo.traceback = type(excinfo.traceback)(frame)
 
 
 def _planned_run(item: pytest.Item) -> PlannedRun | None:
