@@ -280,6 +280,7 @@ async def main() -> int:
     bench = load_bench(layout.config / "models.yaml", layout)
     bench = dataclasses.replace(bench, limits=dataclasses.replace(bench.limits, turn_cap=1_000))
     print(facts("anthropic", "openai", "google-genai", "mcp", "httpx2"))
+    print("CPU of one run; bare: the same SDK and ready-made bodies, with the MCP SDK's own client; target 1.3x")
     with (
         tempfile.TemporaryDirectory() as out,
         start_endpoint(data=layout.data, context=layout.context, isolate_reads=True) as endpoint,

@@ -205,7 +205,7 @@ def _value(config: pytest.Config, option: _Option) -> Any:
     text = str(value).strip()
     if option.kind == "count":
         if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
-            raise ConfigError(f"{source} {text}: must be a whole number of at least 1")
+            raise ConfigError(f"{source} {text}: must be a whole number from 1 to 999999")
         return int(text)
     if option.kind == "money":
         if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]*)?|\.[0-9]+", text):

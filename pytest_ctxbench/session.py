@@ -142,6 +142,7 @@ class BenchSession:
         self._from_records = 0
         self._finished: set[RunKey] = set()
         self._measured: set[RunKey] = set()
+        self._ended_in_an_error: set[RunKey] = set()
         self._cost_is_a_bound = False
         self._has_tests = False
         self._goldens: dict[str, Sequence[dict[str, str]]] = {}
@@ -715,7 +716,7 @@ class BenchSession:
 
     def _note_measured(self, record: dict[str, Any]) -> None:
         if (key := key_of(record)) is not None:
-            self._measured.add(key)
+            (self._measured if record["error"] is None else self._ended_in_an_error).add(key)
         self._cost_is_a_bound |= bool(record.get("usage_incomplete"))
 
     def _note_unreported(self) -> None:
@@ -955,13 +956,10 @@ class BenchSession:
                 # The exit status is that of gates and harness errors; a run that failed is what gates count.
                 good = results.gates_passed and results.complete and not self._broken
                 self._verdict = pytest.ExitCode.OK if good else pytest.ExitCode.TESTS_FAILED
-            if exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop or session.shouldfail:
+            stopped = bool(exitstatus == pytest.ExitCode.INTERRUPTED or session.shouldstop or session.shouldfail)
+            if stopped:
                 self._note_unreported()
-            self._lines.append(
-                f"this session: {len(self._measured)} runs measured, {self._from_records} reported from earlier "
-                f"records, {'at most ' if self._cost_is_a_bound else ''}${spent:.4f} spent"
-                + (" at the reference agents' nominal prices" if all(p.model.reference for p in self._planned) else "")
-            )
+            self._lines.append(self._closing_line(spent, stopped))
         except CtxbenchError as error:
             self._lines.append(f"the results could not be written: {error}")
             self._failed_check = True
@@ -971,6 +969,16 @@ class BenchSession:
             self._failed_check = True
         if self._failed_check and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _closing_line(self, spent: float, stopped: bool) -> str:
+        failed = f"{len(self._ended_in_an_error)} ended in an error, " if self._ended_in_an_error else ""
+        at_most = "at most " if self._cost_is_a_bound or stopped else ""
+        return (
+            f"this session: {len(self._measured)} runs measured, {failed}{self._from_records} reported from earlier "
+            f"records, {at_most}${spent:.4f} spent"
+            + (" at the reference agents' nominal prices" if all(p.model.reference for p in self._planned) else "")
+            + (" (with the runs that were stopped, and the most that a cut call can have cost)" if stopped else "")
+        )
 
     def _leave_an_empty_queue(self) -> None:
         """Once more after the last write run of a live service; the embedded one ends with the session."""

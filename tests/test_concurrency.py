@@ -88,6 +88,7 @@ def test_a_failing_run_ends_a_session_with_x_and_nothing_is_lost(tmp_path: Path,
     assert done.counts()["failed"] == 1
     assert "did not run" in done.out
     stored = len(list((tmp_path / "runs").iterdir()))
+    assert re.search(rf"{stored} runs measured, .* records, at most \$.* \(with the runs that were stopped", done.out)
     again = bench(*LOCAL, "--ctx-runs=1", "--ctx-concurrency=6", "--ctx-out", tmp_path)
     assert f"{30 - stored} runs measured, {stored} reported from earlier records" in again.out
     assert scores(tmp_path) == scores(one_by_one)

@@ -314,6 +314,7 @@ def test_a_harness_error_is_an_error_rerun_once_and_pending_again(tmp_path: Path
     (cell,) = rows(out / "matrix.csv")
     assert (cell["runs"], cell["correctness_med"], cell["success_rate"]) == ("0", "", "")
     assert "ended in an error (provider_transient)" in outcome.out
+    assert "this session: 0 runs measured, 1 ended in an error, 0 reported from earlier records" in outcome.out
     suite = next(iter(ET.parse(out / "j.xml").getroot()))
     assert suite.get("failures") == "0"
     assert suite.get("errors") == "1"
