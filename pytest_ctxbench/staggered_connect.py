@@ -46,6 +46,7 @@ async def _race(loop: asyncio.AbstractEventLoop, addresses: Sequence[_Address]) 
     waiting = list(addresses)
     racing: list[asyncio.Task[socket.socket]] = []
     errors: list[OSError] = []
+    winner: socket.socket | None = None
     try:
         while waiting or racing:
             if waiting:
@@ -54,15 +55,21 @@ async def _race(loop: asyncio.AbstractEventLoop, addresses: Sequence[_Address]) 
             for attempt in [attempt for attempt in racing if attempt.done()]:
                 racing.remove(attempt)
                 try:
-                    return attempt.result()
+                    winner = attempt.result()
+                    return winner
                 except OSError as error:
                     errors.append(error)
     finally:
         for attempt in racing:
             attempt.cancel()
             attempt.add_done_callback(_close)
-        if racing:
-            await asyncio.wait(racing)
+        try:
+            if racing:
+                await asyncio.wait(racing)
+        except BaseException:  # cancelled: nobody gets the winner either
+            if winner is not None:
+                winner.close()
+            raise
     if len(errors) == 1 or len({str(error) for error in errors}) == 1:
         raise errors[0]
     raise OSError(f"Multiple exceptions: {', '.join(map(str, errors))}")

@@ -7,6 +7,7 @@ import base64
 import csv
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -1146,6 +1147,36 @@ def test_a_statement_is_timed_from_its_own_beginning(template: Path, tmp_path: P
         assert (await engine.run(order("SELECT 1")))["rows"] == [[1]]
 
     supervised(template, tmp_path, body, statement_timeout_s=2, short_at_once=1)
+
+
+def address_space(pid: int) -> int:
+    """In bytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems limit no other process's memory")
+def test_an_engine_without_room_for_one_more_thread_goes_on(template: Path, tmp_path: Path) -> None:
+    async def body(engine: EngineProcess) -> None:
+        await engine.run(order("SELECT 0"))
+        long = asyncio.ensure_future(engine.run(order(SLOW)))
+        await asyncio.sleep(0.5)
+        assert engine.pid is not None
+        before = resource.prlimit(engine.pid, resource.RLIMIT_AS)
+        less_than_a_stack = address_space(engine.pid) + 24 * 1024 * 1024
+        resource.prlimit(engine.pid, resource.RLIMIT_AS, (less_than_a_stack, before[1]))
+        first = asyncio.ensure_future(engine.run(order("SELECT 1")))
+        await asyncio.sleep(1)
+        resource.prlimit(engine.pid, resource.RLIMIT_AS, before)
+        second = asyncio.ensure_future(engine.run(order("SELECT 2")))
+        done, _ = await asyncio.wait({first, second}, timeout=30)
+        assert done == {first, second}
+        assert (first.result()["rows"], second.result()["rows"]) == ([[1]], [[2]])
+        assert not long.done()
+        assert engine.restarts == 0
+        long.cancel()
+        await asyncio.gather(long, return_exceptions=True)
+
+    supervised(template, tmp_path, body, statement_timeout_s=60, short_at_once=1)
 
 
 def test_an_order_that_cannot_be_sent_takes_nobodys_place(template: Path, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_of_two_that_are_connected_at_once_one_is_closed(
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
-@pytest.mark.parametrize("rounds", range(8))
+@pytest.mark.parametrize("rounds", range(12))
 def test_cancelled_at_any_point_it_leaves_nothing(
     rounds: int,
     twice: bool,

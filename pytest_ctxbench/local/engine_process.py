@@ -103,6 +103,7 @@ class _Service:
         self._engine = Engine(self._limits)
         self._address_space_mb = int(args.address_space_mb)
         self._pool = ThreadPoolExecutor(args.workers, thread_name_prefix="statement")
+        self._has_threads = False
         self._short_at_once = int(args.short_at_once)
         self._waiting: deque[dict[str, Any]] = deque()  # for their turn
         self._short: dict[str, float] = {}  # those whose turn it is, and since when
@@ -136,7 +137,13 @@ class _Service:
     def _begin(self) -> None:
         """Let as many as may run begin. With `_state` held."""
         while self._waiting and len(self._short) < self._short_at_once:
-            self._pool.submit(self._run_in_turn, self._next())
+            try:
+                self._pool.submit(self._run_in_turn, self._next())
+            except (RuntimeError, MemoryError):
+                if not self._has_threads:
+                    raise
+                # no room for one more thread; the statement stands in the pool's queue for those that there are
+            self._has_threads = True
         if self._waiting:
             self._crowded.set()
 
