@@ -21,7 +21,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 import pytest
@@ -647,13 +646,11 @@ class BenchSession:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
         if call.excinfo is not None and RUN in item.stash:
-            _begin_at_the_test(call.excinfo, item)
+            vars(item)["_repr_failure_py"] = _message_alone
         report: pytest.TestReport = yield
         if RUN not in item.stash:
             return report
         if call.excinfo is not None and report.failed:
-            # The message alone: frames of the harness say nothing about a run.
-            report.longrepr = call.excinfo.getrepr(style="value")
             # The test's own assertion: a run that failed, and nothing that broke.
             if isinstance(error := call.excinfo.value, HarnessError):
                 vars(report)["ctxbench_error"] = [error.error_class, str(error)]
@@ -1042,16 +1039,14 @@ def sweep_folders(temporary: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _begin_at_the_test(excinfo: pytest.ExceptionInfo[BaseException], item: pytest.Item) -> None:
-    """Leave out the frames between pytest and the test, each of whose files pytest would look for to do that itself."""
-    if item.config.getoption("fulltrace", False):
-        return
-    frame: TracebackType | None = excinfo.tb
-    path = os.fspath(item.path)
-    while frame is not None and frame.tb_frame.f_code.co_filename != path:
-        frame = frame.tb_next
-    if frame is not None:
-        excinfo.traceback = type(excinfo.traceback)(frame)
+def _message_alone(excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> Any:
+    """An item's failure as its report shows it: frames of the harness say nothing about a run.
+
+    In place of `pytest.Item`'s own, and not after it: that parses the source of each frame, at the cost of the rest of
+    the report, and CPython 3.11 cannot parse in two threads at once (SystemError: "AST constructor recursion depth
+    mismatch"). The other thread is that of the runs, where SDKs look at signatures.
+    """
+    return excinfo.getrepr(style="value")
 
 
 def _planned_run(item: pytest.Item) -> PlannedRun | None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
 
 import pytest
 from bench import ROOT, bench, environment
-
-from pytest_ctxbench.session import _begin_at_the_test
 
 NODE = "tests_bench/test_{task}.py::test_{task}[{rest}]"
 
@@ -260,27 +256,3 @@ def test_the_record_hook_is_documented():
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert json.loads(done.stdout) == ["pytest_ctxbench_record"]
-
-
-@pytest.mark.parametrize(("full_trace", "first"), [(False, Path(__file__).name), (True, "thread.py")])
-def test_a_failed_item_is_shown_from_its_test_on(request: pytest.FixtureRequest, full_trace: bool, first: str) -> None:
-    def fails() -> None:
-        raise AssertionError("no")
-
-    class Config:
-        def getoption(self, name: str, default: object) -> bool:
-            return full_trace
-
-    class Item:
-        path = request.path
-        config = Config()
-
-    with ThreadPoolExecutor(1) as pool:  # calls it from a file of its own, as pytest does
-        error = pool.submit(fails).exception()
-    assert error is not None
-    excinfo = pytest.ExceptionInfo.from_exception(error)
-    whole = excinfo.tb
-    _begin_at_the_test(excinfo, cast(pytest.Item, Item()))
-    assert Path(excinfo.traceback[0].path).name == first
-    assert excinfo.traceback[-1].frame.code.name == "fails"
-    assert excinfo.tb is whole  # a debugger has all of it

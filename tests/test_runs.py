@@ -320,6 +320,42 @@ def test_a_harness_error_is_an_error_rerun_once_and_pending_again(tmp_path: Path
     assert suite.get("errors") == "1"
 
 
+NO_SOURCE = """
+import ast
+
+import pytest
+
+parse = ast.parse
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    def refused(*arguments, **named):
+        raise SystemError("two threads cannot parse at once")
+
+    ast.parse = refused
+    try:
+        return (yield)
+    finally:
+        ast.parse = parse
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("--tb=long", "--showlocals", "--full-trace", "-n2")])
+def test_reports_of_failed_runs_and_errors_are_made_without_parsing_sources(tmp_path: Path, more: tuple[str, ...]):
+    (tmp_path / "no_source.py").write_text(NO_SOURCE)
+    plugin = {"PYTHONPATH": str(tmp_path)}
+    wrong = bench(*SMALL, "-p", "no_source", "--ctx-model", CAREFUL, "--ctx-task", "r2", "--ctx-out",
+                  tmp_path / "wrong", *more, **plugin)  # fmt: skip
+    assert wrong.counts()["failed"] >= 1, wrong.out + wrong.err
+    assert "correctness" in wrong.out
+    assert "record_view.py" not in wrong.out
+    broken = bench("-q", "-p", "no_source", "--ctx-config", roster(tmp_path), "--ctx-out", tmp_path / "broken",
+                   "--reruns=0", *more, **plugin)  # fmt: skip
+    assert broken.counts() == {"error": 1}, broken.out + broken.err
+    assert "ended in an error (provider_transient)" in broken.out
+
+
 def test_a_wrong_run_is_never_rerun(tmp_path: Path):
     outcome = bench(*SMALL, "--ctx-model", CAREFUL, "--ctx-task", "r1", "--ctx-out", tmp_path, "--reruns", "3")
     assert outcome.counts() == {"passed": 1, "failed": 1}
