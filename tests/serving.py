@@ -34,7 +34,13 @@ class Served:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", self.port))
         self.port = listener.getsockname()[1]
-        config = uvicorn.Config(self._make_app(), log_level="critical", timeout_graceful_shutdown=0, lifespan="on")
+        config = uvicorn.Config(
+            self._make_app(),
+            http="h11",  # the other one takes the host off what a proxy is asked for
+            log_level="critical",
+            timeout_graceful_shutdown=0,
+            lifespan="on",
+        )
         self._server = server = uvicorn.Server(config)
         self._thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         self._thread.start()
